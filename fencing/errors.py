@@ -1,0 +1,179 @@
+"""Every error this package raises, in one tree.
+
+::
+
+    FencingError
+    ├── LockNotAcquiredError (also TimeoutError)   not granted, or not admitted, in time
+    ├── LeaseLostError                             the lock service says it is not ours any more
+    │   └── LeaseExpiredError                      our own clock says so; nothing was sent
+    ├── WriteRefusedError                          the database refused
+    │   ├── StaleFenceError (also LeaseLostError)  a newer holder has been admitted
+    │   └── UnfencedWriteError                     no lease was presented, or one never admitted
+    ├── GuardNotInstalledError                     declared fenced, yet the database has no guard
+    ├── LockServiceError                           not reachable, or answered nonsense
+    └── FencingUsageError                          the call cannot be fenced the way it is made
+
+The message of an error says what happened, to which resource, and what to do about it; its facts
+are attributes as well, so that no caller has to parse a message. All of them can be pickled.
+
+Bad arguments are not in this tree: they raise ``ValueError`` or ``TypeError`` before anything is
+sent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = [
+    "FencingError",
+    "FencingUsageError",
+    "GuardNotInstalledError",
+    "LeaseExpiredError",
+    "LeaseLostError",
+    "LockNotAcquiredError",
+    "LockServiceError",
+    "StaleFenceError",
+    "UnfencedWriteError",
+    "WriteRefusedError",
+]
+
+
+class FencingError(Exception):
+    """Something about a lock, a lease or a fence went wrong."""
+
+    def __init__(self, message: str | None = None) -> None:
+        # ``args`` holds the message alone: ``Exception.__reduce__`` then restores the facts from
+        # ``__dict__``, which is what makes these errors survive a process boundary.
+        super().__init__(message or (self.__doc__ or "").partition("\n")[0])
+
+
+class LockNotAcquiredError(FencingError, TimeoutError):
+    """The lock was not acquired in time.
+
+    Attributes:
+        resource: The resource that was asked for.
+        waited: How long we waited, in seconds.
+        blocked_by: PostgreSQL backend pids of the transactions that kept the admission waiting;
+            empty when it was the lock service that did not grant.
+    """
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        resource: str = "",
+        waited: float = 0.0,
+        blocked_by: Iterable[int] = (),
+    ) -> None:
+        super().__init__(message)
+        self.resource = resource
+        self.waited = waited
+        self.blocked_by = tuple(blocked_by)
+
+
+class LeaseLostError(FencingError):
+    """The lease is not ours any more.
+
+    Attributes:
+        resource: The resource the lease was for.
+        token: The fencing token the lease carried.
+    """
+
+    def __init__(
+        self, message: str | None = None, *, resource: str = "", token: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.resource = resource
+        self.token = token
+
+
+class LeaseExpiredError(LeaseLostError):
+    """The lease has run out by our own clock; nothing was sent."""
+
+
+class WriteRefusedError(FencingError):
+    """The database refused a write to a guarded table.
+
+    Attributes:
+        resource: The resource the write touched, where the database could tell.
+    """
+
+    def __init__(self, message: str | None = None, *, resource: str | None = None) -> None:
+        super().__init__(message)
+        self.resource = resource
+
+
+class StaleFenceError(WriteRefusedError, LeaseLostError):
+    """A newer holder has been admitted; this one has been overtaken.
+
+    Attributes:
+        resource: The resource.
+        token: The token that was presented.
+        current_token: The resource's high-water mark in the database, where it is known.
+    """
+
+    resource: str
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        resource: str = "",
+        token: int | None = None,
+        current_token: int | None = None,
+    ) -> None:
+        FencingError.__init__(self, message)
+        self.resource = resource
+        self.token = token
+        self.current_token = current_token
+
+
+class UnfencedWriteError(WriteRefusedError):
+    """A guarded table was written without a lease that the database has admitted.
+
+    Attributes:
+        table: The guarded table, as ``schema.name``; ``None`` when it was a lease that was
+            presented before it had been admitted, and no table was touched yet.
+        resource: The resource the write needs a lease for, where it is known.
+    """
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        table: str | None = None,
+        resource: str | None = None,
+    ) -> None:
+        super().__init__(message, resource=resource)
+        self.table = table
+
+
+class GuardNotInstalledError(FencingError):
+    """A table is declared fenced, and the database has no guard on it.
+
+    Attributes:
+        table: The table, as ``schema.name`` or ``name``.
+    """
+
+    def __init__(self, message: str | None = None, *, table: str = "") -> None:
+        super().__init__(message)
+        self.table = table
+
+
+class LockServiceError(FencingError):
+    """The lock service could not be reached, or answered nonsense.
+
+    Attributes:
+        resource: The resource that was asked about; empty when the question was about none.
+    """
+
+    def __init__(self, message: str | None = None, *, resource: str = "") -> None:
+        super().__init__(message)
+        self.resource = resource
+
+
+class FencingUsageError(FencingError):
+    """The call cannot be fenced the way it is made."""

@@ -1,0 +1,487 @@
+"""Leases, and what a lock service must be able to do.
+
+The model, in four sentences. A *lock service* grants a lease: a resource, a fencing token and a
+holder (a nonce that is new for every acquisition), for ``ttl`` seconds. From the moment we
+*asked*, this process trusts the lease until ::
+
+    trusted_until = asked_at + ttl - margin        margin = 1 % of ttl + 2 ms
+
+which is never later than the lock service's own idea of its end, because the service cannot have
+started to count before we asked; the margin covers clocks that run at different speeds. After
+``trusted_until`` the process sends nothing more under the lease. None of this is what makes data
+safe, since a process can be paused between looking at its clock and sending: that is the
+database's part (see :mod:`fencing.guard`). It is what makes a refusal rare.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import threading
+from typing import TYPE_CHECKING, Protocol, Self
+
+from fencing.clock import now
+from fencing.errors import FencingUsageError, LeaseExpiredError, LeaseLostError, LockServiceError
+from fencing.request import check_token, check_ttl
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Generator
+    from types import TracebackType
+
+__all__ = [
+    "Acquisition",
+    "AsyncLease",
+    "AsyncLockService",
+    "BaseLease",
+    "Lease",
+    "LockService",
+    "Scope",
+    "new_holder",
+    "trust_ends",
+]
+
+_log = logging.getLogger("fencing")
+
+_MARGIN_RATIO = 0.01
+_MARGIN_SECONDS = 0.002
+
+
+def new_holder() -> str:
+    """A new holder: 128 random bits as 32 hexadecimal digits."""
+    return secrets.token_hex(16)
+
+
+def trust_ends(asked_at: float, ttl: float) -> float:
+    """When to stop believing in a lease.
+
+    Args:
+        asked_at: When the request was *sent*, in seconds of :func:`fencing.clock.now`.
+        ttl: Length of the lease, in seconds.
+
+    Returns:
+        A moment of :func:`fencing.clock.now`, in seconds.
+    """
+    return asked_at + ttl - (ttl * _MARGIN_RATIO + _MARGIN_SECONDS)
+
+
+class Scope(Protocol):
+    """What a lease's ``with`` block means beyond holding the lock; a guard supplies one."""
+
+    raises_loss: bool
+    """Whether a loss that is found when the block has succeeded is raised (or only logged)."""
+
+    def open(self) -> None:
+        """The block begins."""
+
+    def close(self) -> None:
+        """The block has ended; called before the lease is released."""
+
+
+class BaseLease:
+    """What a sync and an async lease have in common; see :class:`Lease`."""
+
+    def __init__(
+        self,
+        *,
+        resource: str,
+        token: int,
+        holder: str,
+        owner: str,
+        ttl: float,
+        asked_at: float,
+    ) -> None:
+        self.resource = resource
+        self.token = check_token(token)
+        self.holder = holder
+        self.owner = owner
+        self.ttl = ttl
+        self.trusted_until = trust_ends(asked_at, ttl)
+        self.admitted = False
+        self.released = False
+        self.scope: Scope | None = None
+        self._entered = False
+        self._lost = False
+        self._pid = os.getpid()
+
+    def __repr__(self) -> str:
+        state = "released" if self.released else "lost" if self.lost else f"{self.remaining:.3f} s"
+        return (
+            f"<{type(self).__name__} {self.resource!r} token={self.token} "
+            f"owner={self.owner!r} {state}>"
+        )
+
+    @property
+    def remaining(self) -> float:
+        """Trust left, in seconds; never negative, and 0 for a lease that is over."""
+        if self.released or self._lost or self.is_foreign:
+            return 0.0
+        return max(0.0, self.trusted_until - now())
+
+    @property
+    def expired(self) -> bool:
+        """Whether our own clock says that the lease has run out."""
+        return now() >= self.trusted_until
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease ended before it was released: taken away, run out, or left in fork."""
+        return not self.released and (self._lost or self.is_foreign or self.expired)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether this is a copy that ``os.fork`` made: a child owns nothing of its parent."""
+        return self._pid != os.getpid()
+
+    def raise_if_over(self) -> None:
+        """Raise unless this process may still act under the lease.
+
+        Raises:
+            LeaseExpiredError: It has run out by our own clock.
+            LeaseLostError: It was released, taken away, or belongs to a parent process.
+        """
+        what = f"the lease on {self.resource!r} (token {self.token})"
+        facts = {"resource": self.resource, "token": self.token}
+        if self.is_foreign:
+            raise LeaseLostError(
+                f"{what} belongs to process {self._pid}; a forked child owns nothing of its "
+                "parent: acquire a lease of its own in the child",
+                **facts,  # type: ignore[arg-type]
+            )
+        if self.released:
+            raise LeaseLostError(
+                f"{what} was released; nothing can be done under it any more: acquire it again",
+                **facts,  # type: ignore[arg-type]
+            )
+        if self._lost:
+            raise LeaseLostError(
+                f"{what} was lost: the lock service says that it is not ours any more; acquire "
+                "it again and repeat the work from its first read",
+                **facts,  # type: ignore[arg-type]
+            )
+        if self.expired:
+            raise LeaseExpiredError(
+                f"{what} ran out {now() - self.trusted_until:.3f} s ago by our own clock, so "
+                "nothing was sent; acquire it again and repeat the work from its first read",
+                **facts,  # type: ignore[arg-type]
+            )
+
+    # What a lock service and a guard report to the lease.
+
+    def note_renewed(self, *, asked_at: float, ttl: float) -> None:
+        """The lock service has extended the lease to ``ttl`` seconds from ``asked_at``."""
+        self.ttl = ttl
+        self.trusted_until = trust_ends(asked_at, ttl)
+
+    def note_token(self, token: int) -> None:
+        """The lock service has given this lease a larger token.
+
+        Raises:
+            FencingUsageError: The lease has been admitted under its old token: whoever read
+                under that one could not tell that he was overtaken in between.
+        """
+        if self.admitted:
+            raise FencingUsageError(
+                f"the lease on {self.resource!r} has been admitted under token {self.token}; an "
+                "admitted lease is never given another token: release it and acquire again"
+            )
+        self.token = check_token(token)
+
+    def note_admitted(self) -> None:
+        """A database has committed the token as the resource's high-water mark."""
+        self.admitted = True
+
+    def note_lost(self) -> None:
+        """The lock service says that the lease is not ours any more."""
+        if not self.released:
+            self._lost = True
+            self._over()
+
+    def note_released(self) -> None:
+        """The lease was given back, or nothing is left to give back."""
+        self.released = True
+        self._over()
+
+    def _over(self) -> None:
+        raise NotImplementedError
+
+    def _open(self) -> None:
+        if self._entered:
+            raise FencingUsageError(
+                f"the lease on {self.resource!r} is in a with block already; acquire a new one "
+                "for another block"
+            )
+        self._entered = True
+        if self.scope is not None:
+            self.scope.open()
+
+    def _settle(self, failure: FencingError_ | None, body: BaseException | None) -> None:
+        """Decide what the end of a block says about a release that went wrong.
+
+        The body's exception always wins. A loss is raised by a plain lock, whose body may have
+        run beside another's; under a guard the database has decided every write already, and
+        raising would invite the caller to do the work twice. A lock service that could not be
+        told is only logged: the lease was still trusted, and ends by itself.
+        """
+        if failure is None:
+            return
+        if body is not None:
+            body.add_note(f"fencing: at the end of the block: {failure}")
+        elif isinstance(failure, LockServiceError):
+            _log.warning("could not release the lease on %r: %s", self.resource, failure)
+        elif self.scope is None or self.scope.raises_loss:
+            raise failure
+        else:
+            _log.warning("%s (every write was decided by the database)", failure)
+
+
+FencingError_ = LeaseLostError | LockServiceError
+
+
+class Lease(BaseLease):
+    """The right to act on a resource, for a while; a context manager that releases it.
+
+    Attributes:
+        resource: What is protected.
+        token: The fencing token; greater than that of every earlier lease on the resource.
+        holder: The nonce that tells this acquisition from every other.
+        owner: A label for people.
+        ttl: Length of the lease, in seconds, as last asked for.
+        trusted_until: When this process stops believing in it (:func:`fencing.clock.now`).
+        admitted: Whether a database has committed its token.
+        released: Whether it was given back.
+
+    At the end of its ``with`` block the lease is released. An exception of the block always
+    wins; see :meth:`release` for what is raised without one.
+    """
+
+    def __init__(self, service: LockService, **facts: object) -> None:
+        self._service = service
+        self._ended = threading.Event()
+        super().__init__(**facts)  # type: ignore[arg-type]
+
+    def renew(self, ttl: float | None = None) -> None:
+        """Extend the lease to ``ttl`` seconds from now.
+
+        Args:
+            ttl: New length, in seconds; default: as before.
+
+        Raises:
+            LeaseLostError: It is not ours any more; it cannot be revived.
+            LockServiceError: The lock service could not be asked; the lease is as it was.
+        """
+        ttl = self.ttl if ttl is None else check_ttl(ttl)
+        self.raise_if_over()
+        self._service.renew(self, ttl)
+
+    def release(self) -> None:
+        """Give the lease back. Releasing twice, or in a forked child, does nothing.
+
+        Raises:
+            LeaseLostError: It had been lost before.
+            LockServiceError: The lock service could not be told; the lock ends by its ttl.
+        """
+        if not self.released and not self.is_foreign:
+            self._service.release(self)
+
+    def wait_lost(self, timeout: float | None = None) -> bool:
+        """Wait until the lease is lost.
+
+        Args:
+            timeout: Longest wait, in seconds; default: until the lease is over.
+
+        Returns:
+            Whether it is lost; ``False`` when the time is up or it was released.
+        """
+        give_up = None if timeout is None else now() + timeout
+        while not self.released and not self.lost:
+            pause = self.trusted_until - now()
+            if give_up is not None:
+                if now() >= give_up:
+                    break
+                pause = min(pause, give_up - now())
+            self._ended.wait(max(0.0, pause))
+        return self.lost
+
+    def _over(self) -> None:
+        self._ended.set()
+
+    def __enter__(self) -> Self:
+        self._open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        body: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self.scope is not None:
+            self.scope.close()
+        failure: FencingError_ | None = None
+        try:
+            self.release()
+        except (LeaseLostError, LockServiceError) as error:
+            failure = error
+        self._settle(failure, body)
+
+
+class AsyncLease(BaseLease):
+    """:class:`Lease` for asyncio: the same names, awaited."""
+
+    def __init__(self, service: AsyncLockService, **facts: object) -> None:
+        self._service = service
+        self._ended = asyncio.Event()
+        super().__init__(**facts)  # type: ignore[arg-type]
+
+    async def renew(self, ttl: float | None = None) -> None:
+        """See :meth:`Lease.renew`."""
+        ttl = self.ttl if ttl is None else check_ttl(ttl)
+        self.raise_if_over()
+        await self._service.renew(self, ttl)
+
+    async def release(self) -> None:
+        """See :meth:`Lease.release`."""
+        if not self.released and not self.is_foreign:
+            await self._service.release(self)
+
+    async def wait_lost(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109
+        """See :meth:`Lease.wait_lost`."""
+        give_up = None if timeout is None else now() + timeout
+        while not self.released and not self.lost:
+            pause = self.trusted_until - now()
+            if give_up is not None:
+                if now() >= give_up:
+                    break
+                pause = min(pause, give_up - now())
+            try:
+                await asyncio.wait_for(self._ended.wait(), max(0.0, pause))
+            except TimeoutError:
+                continue
+        return self.lost
+
+    def _over(self) -> None:
+        self._ended.set()
+
+    async def __aenter__(self) -> Self:
+        self._open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        body: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self.scope is not None:
+            self.scope.close()
+        failure: FencingError_ | None = None
+        try:
+            await self.release()
+        except (LeaseLostError, LockServiceError) as error:
+            failure = error
+        self._settle(failure, body)
+
+
+class Acquisition:
+    """An acquisition that has not begun: ``await`` it for a lease, or use it in ``async with``."""
+
+    def __init__(self, begin: Callable[[], Awaitable[AsyncLease]]) -> None:
+        # A factory, not a coroutine: an acquisition that is thrown away was never started.
+        self._begin = begin
+        self._lease: AsyncLease | None = None
+
+    def __await__(self) -> Generator[object, None, AsyncLease]:
+        return self._begin().__await__()
+
+    async def __aenter__(self) -> AsyncLease:
+        self._lease = await self._begin()
+        return await self._lease.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        body: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._lease is not None  # noqa: S101 - __aenter__ has returned
+        await self._lease.__aexit__(kind, body, traceback)
+
+
+class LockService(Protocol):
+    """Who grants leases."""
+
+    def acquire(
+        self,
+        resource: str,
+        *,
+        ttl: float = 30.0,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        owner: str | None = None,
+        floor: int = 0,
+    ) -> Lease:
+        """Return a lease, or raise.
+
+        Args:
+            resource: What to protect: 1 to 512 bytes of UTF-8 without NUL.
+            ttl: Length of the lease, in seconds, from 0.01 to 24 hours.
+            blocking: Whether to wait while another holds it.
+            blocking_timeout: Longest wait, in seconds; ``None``: for as long as it takes.
+            owner: A label for people; default: host, process, thread.
+            floor: The token will be greater than this.
+
+        Raises:
+            LockNotAcquiredError: It was not granted in time.
+            LockServiceError: The lock service could not be asked.
+        """
+
+    def try_acquire(
+        self, resource: str, *, ttl: float = 30.0, owner: str | None = None, floor: int = 0
+    ) -> Lease | None:
+        """Return a lease, or ``None`` at once when another holds it."""
+
+    def renew(self, lease: Lease, ttl: float) -> None:
+        """Extend a lease to ``ttl`` seconds from now; it cannot be revived (LeaseLostError)."""
+
+    def release(self, lease: Lease) -> None:
+        """Give a lease back; LeaseLostError when it had been lost."""
+
+    def raise_token(self, lease: Lease, *, floor: int) -> None:
+        """Give a lease that is still ours a new token, greater than ``floor``.
+
+        Raises:
+            LeaseLostError: It is not ours any more.
+            LockServiceError: The lock service could not be asked.
+        """
+
+
+class AsyncLockService(Protocol):
+    """:class:`LockService` for asyncio."""
+
+    def acquire(
+        self,
+        resource: str,
+        *,
+        ttl: float = 30.0,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        owner: str | None = None,
+        floor: int = 0,
+    ) -> Acquisition:
+        """See :meth:`LockService.acquire`; arguments are checked by the call itself."""
+
+    async def try_acquire(
+        self, resource: str, *, ttl: float = 30.0, owner: str | None = None, floor: int = 0
+    ) -> AsyncLease | None:
+        """See :meth:`LockService.try_acquire`."""
+
+    async def renew(self, lease: AsyncLease, ttl: float) -> None:
+        """See :meth:`LockService.renew`."""
+
+    async def release(self, lease: AsyncLease) -> None:
+        """See :meth:`LockService.release`."""
+
+    async def raise_token(self, lease: AsyncLease, *, floor: int) -> None:
+        """See :meth:`LockService.raise_token`."""

@@ -1,0 +1,1 @@
+"""The SQL of this package: names, templates, and the DDL they make."""

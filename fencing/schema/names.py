@@ -1,0 +1,49 @@
+"""Where the Python and the SQL of this package meet.
+
+``install.sql`` and :mod:`fencing.schema.ddl` spell these names; the rest of the Python code only
+ever imports them from here. A test compares the two.
+"""
+
+from __future__ import annotations
+
+SCHEMA = "fencing"
+FENCE_TABLE = "fencing.fence"
+
+# SQLSTATEs. Class ZF: the SQL standard leaves classes that begin with I to Z to implementations,
+# and PostgreSQL uses none in Z.
+STALE = "ZF001"
+UNFENCED = "ZF002"
+NOT_ADMITTED = "ZF003"
+IMPLAUSIBLE_TOKEN = "ZF004"
+ADMISSION_BLOCKED = "ZF005"
+ADMISSION_ISOLATION = "ZF006"
+FENCE_KEPT = "ZF007"
+UNFIT_TEMPLATE = "ZF008"
+NOT_FENCED = "ZF009"
+STILL_FENCED = "ZF010"
+
+CLAIM_SETTING = "fencing.claim"
+
+# Constraint of the fence that no UPDATE can pass backwards.
+NEVER_DECREASES = "fence_token_never_decreases"
+
+# Triggers of a guarded table, by the operation they guard.
+TRIGGERS = {
+    "insert": "fencing_insert",
+    "update": "fencing_update",
+    "delete": "fencing_delete",
+    "truncate": "fencing_truncate",
+}
+
+# Statements, with named parameters as SQLAlchemy's ``text()`` reads them.
+ADMIT = (
+    "SELECT fencing.admit(CAST(:resource AS text), CAST(:token AS bigint), "
+    "CAST(:holder AS text), CAST(:owner AS text), CAST(:wait_ms AS integer))"
+)
+ENTER = "SELECT fencing.enter(CAST(:leases AS text), CAST(:limit_ms AS integer))"
+MARK = "SELECT fencing.mark(CAST(:resource AS text))"
+
+
+def claim_item(resource: str, token: int, holder: str) -> str:
+    """One lease as ``fencing.enter`` reads it: no character in it ever needs quoting."""
+    return f"{resource.encode().hex()}={token}.{holder}"
