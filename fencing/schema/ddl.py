@@ -2,6 +2,10 @@
 
 Statements come as a list, because some drivers take one at a time. They can be executed or
 written to a file as they are: nothing in them is a parameter.
+
+A DO block runs under the caller's search_path, since that is where an unqualified table is found;
+so it names the schema of every function it calls, or one in "public" that fits better would run
+with the rights of whoever migrates.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import json
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from fencing.schema.names import NOT_FENCED, STILL_FENCED, TRIGGERS
+from fencing.schema.names import ALREADY_FENCED, NOT_FENCED, STILL_FENCED, TRIGGERS
 from fencing.schema.template import Template, quote_identifier, quote_literal
 
 if TYPE_CHECKING:
@@ -35,7 +39,6 @@ OPERATIONS = ("insert", "update", "delete")
 """What a guard can refuse; TRUNCATE goes with "delete"."""
 
 _MAX_IDENTIFIER_BYTES = 63
-_QUOTE = "$fencing$"
 
 
 def install() -> list[str]:
@@ -47,11 +50,12 @@ def install() -> list[str]:
 def uninstall() -> list[str]:
     """Statements that drop schema ``fencing``; they fail while a table is still guarded."""
     return [
-        f"""DO {_QUOTE}
+        _do(f"""
 DECLARE
     v_tables text;
 BEGIN
-    SELECT string_agg(DISTINCT CAST(CAST(t.tgrelid AS regclass) AS text), ', ') INTO v_tables
+    SELECT pg_catalog.string_agg(DISTINCT CAST(CAST(t.tgrelid AS regclass) AS text), ', ')
+        INTO v_tables
         FROM pg_catalog.pg_trigger AS t
         JOIN pg_catalog.pg_proc AS p ON p.oid = t.tgfoid
         WHERE p.pronamespace = CAST('fencing' AS regnamespace)
@@ -63,7 +67,7 @@ BEGIN
             HINT = 'Unfence every table first (op.unfence_table).';
     END IF;
 END
-{_QUOTE}""",
+"""),
         "DROP SCHEMA fencing CASCADE",
     ]
 
@@ -97,8 +101,10 @@ def fence_table(
         ensure_ascii=False,
     )
     statements = [
-        f"SELECT fencing.check_template(CAST({quote_literal(target)} AS regclass), "
-        f"CAST(ARRAY[{columns}] AS text[]))",
+        (
+            f"SELECT fencing.check_template(CAST({quote_literal(target)} AS regclass), "
+            f"CAST(ARRAY[{columns}] AS text[]))"
+        ),
         _make_way(table, schema, target),
         _guard_function(function, template),
         f"REVOKE ALL ON FUNCTION {function}() FROM PUBLIC",
@@ -125,12 +131,12 @@ def unfence_table(table: str, *, schema: str | None = None) -> list[str]:
     target = quote_literal(_qualified(table, schema))
     names = ", ".join(quote_literal(name) for name in TRIGGERS.values())
     return [
-        f"""DO {_QUOTE}
+        _do(f"""
 DECLARE
     v_table    regclass := CAST({target} AS regclass);
     v_trigger  record;
     v_function regprocedure;
-    v_found    regprocedure[] := ARRAY[]::regprocedure[];
+    v_found    regprocedure[] := '{{}}';
 BEGIN
     FOR v_trigger IN
         SELECT t.tgname, CAST(t.tgfoid AS regprocedure) AS function
@@ -139,19 +145,20 @@ BEGIN
         WHERE t.tgrelid = v_table AND t.tgname IN ({names})
             AND p.pronamespace = CAST('fencing' AS regnamespace)
     LOOP
-        EXECUTE concat('DROP TRIGGER ', quote_ident(v_trigger.tgname), ' ON ', v_table);
-        v_found := v_found || v_trigger.function;
+        EXECUTE pg_catalog.concat(
+            'DROP TRIGGER ', pg_catalog.quote_ident(v_trigger.tgname), ' ON ', v_table);
+        v_found := pg_catalog.array_append(v_found, v_trigger.function);
     END LOOP;
-    IF cardinality(v_found) = 0 THEN
+    IF pg_catalog.cardinality(v_found) = 0 THEN
         RAISE EXCEPTION USING
             ERRCODE = '{NOT_FENCED}',
-            MESSAGE = concat(v_table, ' is not fenced');
+            MESSAGE = pg_catalog.concat(v_table, ' is not fenced');
     END IF;
-    FOR v_function IN SELECT DISTINCT unnest(v_found) LOOP
-        EXECUTE concat('DROP FUNCTION ', v_function);
+    FOR v_function IN SELECT DISTINCT pg_catalog.unnest(v_found) LOOP
+        EXECUTE pg_catalog.concat('DROP FUNCTION ', v_function);
     END LOOP;
 END
-{_QUOTE}"""
+""")
     ]
 
 
@@ -197,25 +204,41 @@ def _function_name(table: str, schema: str | None) -> str:
 
 
 def _make_way(table: str, schema: str | None, target: str) -> str:
-    """A guard moves with its table when that is renamed; its function must not be in our way."""
-    name = _function_name(table, schema)
-    return f"""DO {_QUOTE}
+    """Whatever is in the way of a new guard: one of this table, of a renamed one, of a dropped one.
+
+    A guard moves with its table when that is renamed, so its function is renamed and lives on.
+    The function of a table that was dropped guards nothing.
+    """
+    name = quote_literal(_function_name(table, schema))
+    names = ", ".join(quote_literal(trigger) for trigger in TRIGGERS.values())
+    return _do(f"""
 DECLARE
+    v_table    regclass := CAST({quote_literal(target)} AS regclass);
     v_function oid;
 BEGIN
+    IF EXISTS (
+        SELECT FROM pg_catalog.pg_trigger AS t
+        JOIN pg_catalog.pg_proc AS p ON p.oid = t.tgfoid
+        WHERE t.tgrelid = v_table AND t.tgname IN ({names})
+            AND p.pronamespace = CAST('fencing' AS regnamespace))
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = '{ALREADY_FENCED}',
+            MESSAGE = pg_catalog.concat(v_table, ' is fenced already'),
+            HINT = 'Unfence it first (op.unfence_table); both can be done in one transaction.';
+    END IF;
     SELECT p.oid INTO v_function FROM pg_catalog.pg_proc AS p
         WHERE p.pronamespace = CAST('fencing' AS regnamespace)
-            AND p.proname = {quote_literal(name)} AND p.pronargs = 0;
-    IF EXISTS (SELECT FROM pg_catalog.pg_trigger AS t WHERE t.tgfoid = v_function)
-        AND NOT EXISTS (
-            SELECT FROM pg_catalog.pg_trigger AS t WHERE t.tgfoid = v_function
-                AND t.tgrelid = CAST({quote_literal(target)} AS regclass))
-    THEN
-        EXECUTE concat('ALTER FUNCTION fencing.', quote_ident({quote_literal(name)}),
-                       '() RENAME TO ', quote_ident('guard_' || v_function));
+            AND p.proname = {name} AND p.pronargs = 0;
+    IF EXISTS (SELECT FROM pg_catalog.pg_trigger AS t WHERE t.tgfoid = v_function) THEN
+        EXECUTE pg_catalog.concat(
+            'ALTER FUNCTION ', CAST(v_function AS regprocedure),
+            ' RENAME TO ', pg_catalog.concat('guard_', v_function));
+    ELSIF v_function IS NOT NULL THEN
+        EXECUTE pg_catalog.concat('DROP FUNCTION ', CAST(v_function AS regprocedure));
     END IF;
 END
-{_QUOTE}"""
+""")
 
 
 def _guard_function(function: str, template: Template) -> str:
@@ -251,14 +274,23 @@ BEGIN
     RETURN NULL;
 END
 """
-    tag = _QUOTE
-    while tag in body:
-        tag = f"{tag[:-1]}_$"
     return (
         f"CREATE FUNCTION {function}() RETURNS trigger\n"
         "LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp\n"
-        f"AS {tag}{body}{tag}"
+        f"AS {_dollar_quoted(body)}"
     )
+
+
+def _do(block: str) -> str:
+    return f"DO {_dollar_quoted(block)}"
+
+
+def _dollar_quoted(body: str) -> str:
+    """``body`` between dollar tags that it does not contain: a name in it may look like one."""
+    tag = "$fencing$"
+    while tag in body:
+        tag = f"{tag[:-1]}_$"
+    return f"{tag}{body}{tag}"
 
 
 def _create_trigger(trigger: str, operation: str, target: str, function: str) -> str:

@@ -399,9 +399,10 @@ CREATE FUNCTION fencing.check_template(p_table regclass, p_columns text[]) RETUR
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $fencing$
 DECLARE
-    v_column text;
-    v_type   oid;
-    v_base   oid;
+    v_column    text;
+    v_type      oid;
+    v_generated "char";
+    v_base      oid;
 BEGIN
     IF (SELECT c.relkind <> 'r' OR c.relispartition FROM pg_class AS c WHERE c.oid = p_table)
         OR EXISTS (SELECT FROM pg_inherits AS i WHERE p_table IN (i.inhparent, i.inhrelid))
@@ -412,7 +413,7 @@ BEGIN
                              'not a view, a foreign table, or one that is partitioned or inherits');
     END IF;
     FOREACH v_column IN ARRAY p_columns LOOP
-        SELECT a.atttypid INTO v_type FROM pg_attribute AS a
+        SELECT a.atttypid, a.attgenerated INTO v_type, v_generated FROM pg_attribute AS a
             WHERE a.attrelid = p_table AND a.attname = v_column
                 AND a.attnum > 0 AND NOT a.attisdropped;
         IF NOT FOUND THEN
@@ -420,6 +421,13 @@ BEGIN
                 ERRCODE = 'ZF008',
                 MESSAGE = concat('cannot fence ', p_table, ': its resource template names the column "',
                                  v_column, '", which the table does not have');
+        END IF;
+        IF v_generated = 'v' THEN -- from version 18; a trigger on many rows cannot read it
+            RAISE EXCEPTION USING
+                ERRCODE = 'ZF008',
+                MESSAGE = concat('cannot fence ', p_table, ': its resource template names the column "',
+                                 v_column, '", which is generated and not stored'),
+                HINT = 'Make it STORED, or name the columns it is made of.';
         END IF;
         v_base := v_type;
         LOOP -- a domain has the text form of what it is a domain of
@@ -445,10 +453,41 @@ END
 $fencing$
 --;
 
--- Callers reach these and nothing else; the guards run as their owner.
-GRANT USAGE ON SCHEMA fencing TO PUBLIC
---;
+-- Callers reach three functions and nothing else; the guards run as their owner.
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA fencing FROM PUBLIC
+--;
+-- ALTER DEFAULT PRIVILEGES may have granted more to some roles, usually the very role that the
+-- application runs as.
+DO $fencing$
+DECLARE
+    v_grantee text;
+BEGIN
+    FOR v_grantee IN
+        SELECT DISTINCT
+            CASE a.grantee WHEN 0 THEN 'PUBLIC'
+            ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(a.grantee)) END
+        FROM (
+            SELECT n.nspowner AS owner, n.nspacl AS acl FROM pg_catalog.pg_namespace AS n
+                WHERE n.nspname = 'fencing'
+            UNION ALL
+            SELECT c.relowner, c.relacl FROM pg_catalog.pg_class AS c
+                WHERE c.relnamespace = CAST('fencing' AS regnamespace)
+            UNION ALL
+            SELECT p.proowner, p.proacl FROM pg_catalog.pg_proc AS p
+                WHERE p.pronamespace = CAST('fencing' AS regnamespace)
+        ) AS o, pg_catalog.aclexplode(o.acl) AS a
+        WHERE a.grantee <> o.owner
+    LOOP
+        EXECUTE pg_catalog.concat('REVOKE ALL ON SCHEMA fencing FROM ', v_grantee, ' CASCADE');
+        EXECUTE pg_catalog.concat(
+            'REVOKE ALL ON ALL TABLES IN SCHEMA fencing FROM ', v_grantee, ' CASCADE');
+        EXECUTE pg_catalog.concat(
+            'REVOKE ALL ON ALL FUNCTIONS IN SCHEMA fencing FROM ', v_grantee, ' CASCADE');
+    END LOOP;
+END
+$fencing$
+--;
+GRANT USAGE ON SCHEMA fencing TO PUBLIC
 --;
 GRANT EXECUTE ON FUNCTION
     fencing.admit(text, bigint, text, text, integer),

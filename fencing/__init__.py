@@ -1,0 +1,61 @@
+"""Distributed locks whose expired holders cannot write.
+
+Every lock with a time-out can run out while its holder is paused; the holder wakes up, believes
+that it still holds the lock, and overwrites its successor's work. Here that write is refused, by
+PostgreSQL itself:
+
+1. A *lock service* (:class:`RedisLockService`) grants a lease and, in the same atomic step, a
+   *fencing token*, a number that grows with every lease on the resource.
+2. *Admission*: before the lease is handed out, its token is committed in the database as the
+   resource's high-water mark. From then on every earlier holder is overtaken.
+3. *Entry*: every transaction under the lease presents it in its first statement.
+4. The *guard* of a table, a set of triggers, refuses each write whose resource is not covered by
+   a lease that the transaction has presented and that nobody has overtaken.
+
+Safety rests on the database alone: a lock service that forgets, repeats or reverses its tokens
+makes someone wait or be refused, and never lets two holders write.
+
+Not protected are effects outside the database, and values that were read before admission.
+"""
+
+from fencing.errors import (
+    FencingError,
+    FencingUsageError,
+    GuardNotInstalledError,
+    LeaseExpiredError,
+    LeaseLostError,
+    LockNotAcquiredError,
+    LockServiceError,
+    StaleFenceError,
+    UnfencedWriteError,
+    WriteRefusedError,
+)
+from fencing.guard import AsyncGuard, Guard
+from fencing.hooks.declare import fenced_by, resource_of
+from fencing.hooks.explicit import fence
+from fencing.lease import AsyncLease, AsyncLockService, Lease, LockService
+from fencing.locks.redis import AsyncRedisLockService, RedisLockService
+
+__all__ = [
+    "AsyncGuard",
+    "AsyncLease",
+    "AsyncLockService",
+    "AsyncRedisLockService",
+    "FencingError",
+    "FencingUsageError",
+    "Guard",
+    "GuardNotInstalledError",
+    "Lease",
+    "LeaseExpiredError",
+    "LeaseLostError",
+    "LockNotAcquiredError",
+    "LockService",
+    "LockServiceError",
+    "RedisLockService",
+    "StaleFenceError",
+    "UnfencedWriteError",
+    "WriteRefusedError",
+    "fence",
+    "fenced_by",
+    "resource_of",
+]

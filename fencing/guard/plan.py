@@ -1,0 +1,250 @@
+"""How a guarded lease comes about: what to do next, and what each outcome means.
+
+::
+
+    lock ──► admit in every database ──► renew if little is left ──► hand it out
+      ▲            │ refused: the mark is ahead
+      │            ├── still ours, never admitted: raise the counter past the mark, admit again
+      └────────────┴── lost, or admitted elsewhere: give it back, lock again above the mark
+
+Admission is what completes an acquisition: until it has committed, an older holder can still
+write, and what we read could be overwritten by one that was never refused. A database whose mark
+is ahead of the lock service is the sign that the latter has lost its counter (a flush, an
+eviction, a failover, a restored backup); raising it heals that for everyone.
+
+Plans do no I/O. They yield steps, which :mod:`fencing.guard.shells` performs; the outcome is sent
+back, an exception thrown back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fencing.clock import now
+from fencing.errors import LeaseLostError, LockNotAcquiredError, LockServiceError, StaleFenceError
+
+if TYPE_CHECKING:
+    from fencing.hooks.database import Database
+    from fencing.lease import BaseLease
+    from fencing.request import AcquireRequest
+
+__all__ = [
+    "Admit", "AskMark", "GiveBack", "Lock", "Plan", "RaiseToken", "Renew", "Step",
+    "acquire_admitted", "admit_lease",
+]  # fmt: skip
+
+_MAX_HEALS = 8
+"""How often one lease's token is raised before the lock service is taken for a broken one."""
+
+_RENEW_BELOW = 0.5
+"""Part of the ttl that must be left when a lease is handed out; otherwise it is renewed first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """Ask the lock service; the outcome is a lease, or ``None`` if the request does not wait."""
+
+    request: AcquireRequest
+
+
+@dataclass(frozen=True, slots=True)
+class AskMark:
+    """Read a database's high-water mark of a resource; the outcome is a token or ``None``."""
+
+    database: Database
+    resource: str
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Commit the lease's token in a database, waiting at most ``wait`` seconds."""
+
+    database: Database
+    lease: BaseLease
+    wait: float
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseToken:
+    """Have the lock service give the lease a token above ``floor``."""
+
+    lease: BaseLease
+    floor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Extend the lease to its full ttl."""
+
+    lease: BaseLease
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """Release a lease that is not handed out; nothing is raised if that fails."""
+
+    lease: BaseLease
+
+
+Step = Lock | AskMark | Admit | RaiseToken | Renew | GiveBack
+Plan = Generator[Step, Any, "BaseLease | None"]
+
+
+class _OvertakenError(Exception):
+    """The lease cannot be handed out; another one is needed, with a token above ``mark``."""
+
+    def __init__(self, mark: int) -> None:
+        self.mark = mark
+
+
+def acquire_admitted(
+    request: AcquireRequest, databases: Sequence[Database], clock: Callable[[], float] = now
+) -> Plan:
+    """Plan a lease that every database has admitted.
+
+    Args:
+        request: What is asked for; its patience covers everything.
+        databases: Where to admit it.
+        clock: Tells the time, in seconds of :func:`fencing.clock.now`.
+
+    Returns:
+        The lease; ``None`` if the request does not wait and it was not to be had.
+
+    Raises:
+        LockNotAcquiredError: Not granted, or not admitted, in time.
+    """
+    began = clock()
+    deadline = began + request.patience
+    floor = request.floor
+    while True:
+        _refuse_own_leftovers(request.resource, databases)
+        lease: BaseLease | None = yield Lock(_remainder(request, floor, deadline - clock()))
+        if lease is None:
+            return None
+        try:
+            yield from _admit_everywhere(lease, request, databases, deadline, clock)
+        except _OvertakenError as overtaken:
+            yield GiveBack(lease)
+            floor = max(floor, overtaken.mark)
+            if clock() >= deadline:
+                raise LockNotAcquiredError(
+                    f"the lease on {request.resource!r} was lost before it could be admitted, and "
+                    "no time was left for another; try again, with a longer ttl if this recurs",
+                    resource=request.resource,
+                    waited=clock() - began,
+                ) from None
+        except LockNotAcquiredError as error:
+            yield GiveBack(lease)
+            error.waited = clock() - began
+            raise
+        except BaseException:
+            yield GiveBack(lease)
+            raise
+        else:
+            return lease
+
+
+def admit_lease(
+    lease: BaseLease, databases: Sequence[Database], clock: Callable[[], float] = now
+) -> Plan:
+    """Plan the admission of a lease that was acquired elsewhere.
+
+    Raises:
+        StaleFenceError: A database's mark is at or above its token.
+        LockNotAcquiredError: Open transactions of other holders did not end in time.
+        LeaseLostError: It is over.
+    """
+    lease.raise_if_over()
+    for database in databases:
+        yield Admit(database, lease, max(0.0, lease.trusted_until - clock()))
+        lease.note_admitted()
+    lease.raise_if_over()
+    return lease
+
+
+def _admit_everywhere(
+    lease: BaseLease,
+    request: AcquireRequest,
+    databases: Sequence[Database],
+    deadline: float,
+    clock: Callable[[], float],
+) -> Generator[Step, Any, None]:
+    if len(databases) > 1:
+        # Once admitted anywhere its token is final, so it has to be above every mark first.
+        highest = 0
+        for database in databases:
+            mark: int | None = yield AskMark(database, lease.resource)
+            highest = max(highest, mark or 0)
+        if highest >= lease.token:
+            yield from _raise_token(lease, highest)
+    for database in databases:
+        yield from _admit_healing(database, lease, request, deadline, clock)
+    if lease.trusted_until - clock() < lease.ttl * _RENEW_BELOW:
+        try:
+            yield Renew(lease)
+        except LeaseLostError:
+            raise _OvertakenError(lease.token) from None
+
+
+def _admit_healing(
+    database: Database,
+    lease: BaseLease,
+    request: AcquireRequest,
+    deadline: float,
+    clock: Callable[[], float],
+) -> Generator[Step, Any, None]:
+    for _ in range(_MAX_HEALS):
+        left = lease.trusted_until - clock()
+        if left <= 0:
+            raise _OvertakenError(lease.token)
+        wait = min(left, deadline - clock()) if request.blocking else 0.0
+        try:
+            yield Admit(database, lease, max(0.0, wait))
+        except StaleFenceError as stale:
+            mark = stale.current_token or lease.token
+            if lease.admitted:
+                raise _OvertakenError(mark) from None
+            yield from _raise_token(lease, mark)
+        else:
+            lease.note_admitted()
+            return
+    raise LockServiceError(
+        f"the lock service has raised the token of {lease.resource!r} {_MAX_HEALS} times, and the "
+        f"database's mark was ahead each time; its answers cannot be right (last: {lease.token})",
+        resource=lease.resource,
+    )
+
+
+def _raise_token(lease: BaseLease, mark: int) -> Generator[Step, Any, None]:
+    try:
+        yield RaiseToken(lease, mark)
+    except LeaseLostError:
+        raise _OvertakenError(mark) from None
+
+
+def _remainder(request: AcquireRequest, floor: int, left: float) -> AcquireRequest:
+    if request.blocking and request.blocking_timeout is not None:
+        return dataclasses.replace(request, floor=floor, blocking_timeout=max(0.0, left))
+    return dataclasses.replace(request, floor=floor)
+
+
+def _refuse_own_leftovers(resource: str, databases: Sequence[Database]) -> None:
+    """Raise when a transaction of this very process would keep the admission waiting for ever.
+
+    That is one of this thread or task, which cannot end it while it waits for us, or one whose
+    lease has been released: it was left open when its block ended.
+    """
+    for database in databases:
+        for presentation, lease in database.presentations.open_on(resource):
+            if lease.released or presentation.begun_in.is_here():
+                raise LockNotAcquiredError(
+                    f"a transaction that this process has begun under an earlier lease on "
+                    f"{resource!r} (token {lease.token}) is still open on {database.name}, as "
+                    f"PostgreSQL backend {presentation.backend_pid}: the admission would wait "
+                    "for it; commit, roll back or close its session first",
+                    resource=resource,
+                    blocked_by=(presentation.backend_pid,),
+                )

@@ -1,0 +1,136 @@
+"""Which leases are in force here: ambient scopes, explicit fences and suspensions.
+
+A scope is *ambient* in the thread or task that opened it, through a context variable, and so in
+what that one starts with a copy of its context. It carries its own ``closed`` flag, since such a
+copy outlives the block: a task that was started inside must not present a dead lease for ever.
+Nothing here ever resets the context variable with a token, because a block may be closed in
+another context than it was opened in (an async generator that is finalised by the event loop).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import weakref
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fencing.lease import BaseLease
+
+__all__ = ["Entry", "Fence", "Suspension", "Whereabouts", "ambient_fences", "presented_leases"]
+
+_order = itertools.count(1)
+
+
+class Whereabouts:
+    """A thread, and the task in it if there is one: who would be waiting for himself."""
+
+    __slots__ = ("_task", "_thread")
+
+    def __init__(self) -> None:
+        task = _current_task()
+        self._thread = threading.get_ident()
+        self._task = None if task is None else weakref.ref(task)
+
+    def is_here(self) -> bool:
+        """Whether this is the thread and task that is running now."""
+        task = _current_task()
+        if threading.get_ident() != self._thread:
+            return False
+        return task is None if self._task is None else self._task() is task
+
+
+class Entry:
+    """Something that was opened and will be closed, in an order that all entries share.
+
+    Attributes:
+        opened: Its place in that order.
+        closed: Whether it is over; hooks ignore it from then on.
+        databases: The databases it is about; empty: whichever it is used with.
+    """
+
+    def __init__(self, databases: Iterable[object] = ()) -> None:
+        self.opened = next(_order)
+        self.closed = False
+        self.databases = frozenset(databases)
+
+    def concerns(self, database: object) -> bool:
+        """Whether it is open, and about this database."""
+        return not self.closed and (not self.databases or database in self.databases)
+
+    def push(self) -> None:
+        """Make it ambient in the running thread or task."""
+        _entries.set((*_open_entries(), self))
+
+    def close(self) -> None:
+        """End it, in every thread and task that has a copy."""
+        self.closed = True
+        _entries.set(_open_entries())
+
+
+class Fence(Entry):
+    """Leases that the transactions begun under it present."""
+
+    def __init__(self, leases: Iterable[BaseLease], databases: Iterable[object] = ()) -> None:
+        super().__init__(databases)
+        self.leases = tuple(leases)
+
+
+class Suspension(Entry):
+    """Hides every entry that was opened before it."""
+
+
+_entries: ContextVar[tuple[Entry, ...]] = ContextVar("fencing_entries", default=())
+
+
+def ambient_fences(database: object) -> list[Fence]:
+    """The open ambient fences about a database, outermost first, suspended or not."""
+    return [e for e in _entries.get() if isinstance(e, Fence) and e.concerns(database)]
+
+
+def is_suspended(database: object) -> bool:
+    """Whether a suspension about this database is open here."""
+    return _hidden_until(database) > 0
+
+
+def presented_leases(database: object, explicit: Iterable[Fence] = ()) -> tuple[BaseLease, ...]:
+    """The leases that a transaction begun here and now presents.
+
+    The innermost fence wins where several name one resource, and an explicit one beats an
+    ambient one. A copy of a parent process's scope is not ours.
+
+    Args:
+        database: The database the transaction is on.
+        explicit: Fences of its own session or connection, outermost first.
+    """
+    hidden = _hidden_until(database)
+    leases: dict[str, BaseLease] = {}
+    for fence in ambient_fences(database):
+        if fence.opened > hidden:
+            leases |= {lease.resource: lease for lease in fence.leases if not lease.is_foreign}
+    for fence in explicit:
+        if fence.opened > hidden and not fence.closed:
+            leases |= {lease.resource: lease for lease in fence.leases}
+    return tuple(leases.values())
+
+
+def _hidden_until(database: object) -> int:
+    return max(
+        (e.opened for e in _entries.get() if isinstance(e, Suspension) and e.concerns(database)),
+        default=0,
+    )
+
+
+def _open_entries() -> tuple[Entry, ...]:
+    return tuple(entry for entry in _entries.get() if not entry.closed)
+
+
+def _current_task() -> asyncio.Task[object] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None

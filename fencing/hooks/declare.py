@@ -1,0 +1,138 @@
+"""Declaring which lease a table's rows need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from sqlalchemy import Table, inspect
+from sqlalchemy import types as sqltypes
+from sqlalchemy.dialects.postgresql import CITEXT, DOMAIN
+from sqlalchemy.exc import NoInspectionAvailable
+from sqlalchemy.orm import Mapper
+
+from fencing.schema.ddl import OPERATIONS, check_operations
+from fencing.schema.template import Template
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["Declaration", "declaration_of", "fenced_by", "resource_of"]
+
+_INFO_KEY = "fencing"
+
+# Types whose text is the same in every session. NullType is a column whose type follows from a
+# foreign key that is not resolved yet; what the server says is final (fencing.check_template).
+_FIT_TYPES = (
+    sqltypes.Integer, sqltypes.String, sqltypes.Uuid, sqltypes.Boolean, sqltypes.NullType
+)  # fmt: skip
+_UNFIT_TYPES = (sqltypes.CHAR, sqltypes.NCHAR, sqltypes.Enum, CITEXT)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What :func:`fenced_by` has declared of a table.
+
+    Attributes:
+        template: Names the resource of a row.
+        operations: What needs the lease, of ``"insert"``, ``"update"`` and ``"delete"``.
+    """
+
+    template: Template
+    operations: tuple[str, ...]
+
+
+def fenced_by(template: str, *, operations: Iterable[str] = OPERATIONS) -> Callable[[T], T]:
+    """Declare which lease a row of a table needs.
+
+    Decorates a mapped class, or is called with a :class:`~sqlalchemy.schema.Table`::
+
+        @fenced_by("account:{id}")
+        class Account(Base): ...
+
+        fenced_by("ledger")(ledger_table)
+
+    The declaration lives in ``Table.info``. It lets the hooks refuse an unfenced write before it
+    is sent and notice a missing guard; what protects the table is the guard in the database.
+
+    Args:
+        template: The resource of a row, by its *database* columns: ``"account:{id}"``.
+        operations: What needs the lease, of ``"insert"``, ``"update"`` and ``"delete"``.
+
+    Raises:
+        TypeError: An argument or what is decorated is of the wrong type.
+        ValueError: The template names a column that the table has not, or one whose type has no
+            immutable text form.
+    """
+    declaration = Declaration(Template.parse(template), check_operations(operations))
+
+    def declare(target: T) -> T:
+        table = _table_of(target)
+        for name in declaration.template.columns:
+            _check_column(table, name, declaration.template)
+        table.info[_INFO_KEY] = declaration
+        return target
+
+    return declare
+
+
+def declaration_of(table: object) -> Declaration | None:
+    """What :func:`fenced_by` has declared of a table, if anything."""
+    declaration = getattr(table, "info", {}).get(_INFO_KEY)
+    return declaration if isinstance(declaration, Declaration) else None
+
+
+def resource_of(target: object, **values: object) -> str:
+    """The resource of a row, as the database will compute it.
+
+    Args:
+        target: A mapped class or a table that :func:`fenced_by` has declared.
+        values: The columns its template names, by their *database* names: ``int``, ``str``,
+            ``bool`` or ``uuid.UUID``.
+
+    Raises:
+        TypeError: ``target`` is not declared, or a value is missing, unknown or of another type.
+        ValueError: A value is ``None``, or the result is no resource name.
+    """
+    table = _table_of(target)
+    declaration = declaration_of(table)
+    if declaration is None:
+        raise TypeError(
+            f"{table.name} is not declared with fenced_by, so its rows have no resource"
+        )
+    return declaration.template.format(values)
+
+
+def _table_of(target: object) -> Table:
+    if isinstance(target, Table):
+        return target
+    try:
+        mapper = inspect(target)
+    except NoInspectionAvailable:
+        mapper = None
+    if not isinstance(mapper, Mapper) or not isinstance(mapper.local_table, Table):
+        raise TypeError(f"expected a mapped class or a Table, not {target!r}")
+    return mapper.local_table
+
+
+def _check_column(table: Table, name: str, template: Template) -> None:
+    for column in table.columns:
+        if column.name == name:
+            break
+    else:
+        known = ", ".join(column.name for column in table.columns)
+        raise ValueError(
+            f"the resource template {template.source!r} names the column {name!r}, which table "
+            f"{table.name!r} has not; its columns are {known}"
+        )
+    kind: object = column.type
+    while isinstance(kind, sqltypes.TypeDecorator | DOMAIN):
+        kind = kind.data_type if isinstance(kind, DOMAIN) else kind.impl_instance
+    if not isinstance(kind, _FIT_TYPES) or isinstance(kind, _UNFIT_TYPES):
+        raise ValueError(  # noqa: TRY004 - it is the template's value that does not fit
+            f"the resource template {template.source!r} names the column {name!r} of type "
+            f"{column.type!r}, whose text in PostgreSQL is not always the same; use integer, "
+            "text, varchar, uuid or boolean columns"
+        )

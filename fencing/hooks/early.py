@@ -1,0 +1,110 @@
+"""Friendly refusals before anything is sent.
+
+Only what :func:`fenced_by` declares can be seen from here, and only in statements that SQLAlchemy
+has built: ``text()`` and a driver's cursor are opaque. The database refuses those.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Delete, Insert, Update, text
+
+from fencing.errors import GuardNotInstalledError, UnfencedWriteError
+from fencing.hooks.declare import declaration_of
+from fencing.schema.names import TRIGGERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy import Connection
+    from sqlalchemy.engine.interfaces import ExecutionContext
+    from sqlalchemy.schema import Table
+
+    from fencing.hooks.declare import Declaration
+
+__all__ = ["GuardLook", "declared_writes", "unfenced"]
+
+_OPERATION = {Insert: "insert", Update: "update", Delete: "delete"}
+
+# Enabled for ordinary sessions: "O" (origin) and "A" (always).
+_FIND_GUARD = text(
+    "SELECT to_regclass(:table) IS NOT NULL, ARRAY("
+    "SELECT CAST(t.tgname AS text) FROM pg_catalog.pg_trigger AS t "
+    "JOIN pg_catalog.pg_proc AS p ON p.oid = t.tgfoid "
+    "WHERE t.tgrelid = to_regclass(:table) AND t.tgenabled IN ('O', 'A') "
+    "AND p.pronamespace = to_regnamespace('fencing'))"
+)
+
+
+def declared_writes(context: ExecutionContext) -> Iterator[tuple[Table, str, Declaration]]:
+    """The declared tables that a statement writes in a way they are fenced against."""
+    for statement in _written(context):
+        operation = next((o for kind, o in _OPERATION.items() if isinstance(statement, kind)), "")
+        table: Any = getattr(statement, "table", None)
+        declaration = declaration_of(table)
+        if declaration is not None and operation in declaration.operations:
+            yield table, operation, declaration
+
+
+def _written(context: ExecutionContext) -> Iterator[object]:
+    yield context.invoked_statement
+    # A data-modifying CTE arrives inside a SELECT, or beside another write.
+    for cte in getattr(context.compiled, "ctes", None) or ():
+        yield cte.element
+
+
+class GuardLook:
+    """One look at the guard of each declared table, remembered when it is there.
+
+    Args:
+        options: Execution options of the look.
+    """
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
+        self._found: dict[tuple[str, str], frozenset[str]] = {}
+
+    def require(
+        self, connection: Connection, table: Table, operation: str, declaration: Declaration
+    ) -> None:
+        """Raise unless the database guards ``table`` against ``operation``.
+
+        Args:
+            connection: Where to look, at the first write to the table.
+            table: A table that is declared fenced.
+            operation: ``"insert"``, ``"update"`` or ``"delete"``.
+            declaration: What is declared of it.
+
+        Raises:
+            GuardNotInstalledError: It does not.
+        """
+        translate = connection.get_execution_options().get("schema_translate_map") or {}
+        schema = translate.get(table.schema, table.schema)
+        key = (schema or "", table.name)
+        if TRIGGERS[operation] in self._found.get(key, ()):
+            return
+        quote = connection.dialect.identifier_preparer.quote_identifier
+        name = quote(table.name) if schema is None else f"{quote(schema)}.{quote(table.name)}"
+        exists, triggers = connection.execute(
+            _FIND_GUARD, {"table": name}, execution_options=self._options
+        ).one()
+        if not exists:
+            return  # what the database says about that is clearer
+        if TRIGGERS[operation] not in triggers:
+            raise GuardNotInstalledError(
+                f"{table.fullname} is declared fenced, and this database does not guard it "
+                f"against {operation.upper()}, so nothing was sent; add to a migration: "
+                f"op.fence_table({table.name!r}, resource={declaration.template.source!r})",
+                table=table.fullname,
+            )
+        self._found[key] = frozenset(triggers)
+
+
+def unfenced(table: Table, operation: str, declaration: Declaration, why: str) -> Exception:
+    """The error for a write without a lease."""
+    return UnfencedWriteError(
+        f"unfenced write: {operation.upper()} of {table.fullname} needs a lease on "
+        f"{declaration.template.source!r}, and {why}; nothing was sent",
+        table=table.fullname,
+    )

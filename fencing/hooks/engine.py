@@ -1,0 +1,289 @@
+"""Presents leases in the transactions of one engine, and translates what the database refuses.
+
+::
+
+    begin            gather the leases in force; check their deadlines; present them: entry
+    before execute   check their deadlines again; refuse early what is declared and unfenced
+    commit           check them once more: what has outlived its trust is not sent
+    error            refusals become typed errors, and so does a session that a limit has ended
+
+Listeners run, and execute SQL, in the same way under an async engine (SQLAlchemy runs them in a
+greenlet), so there is one set of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import event, text
+
+from fencing.errors import (
+    FencingUsageError,
+    LeaseExpiredError,
+    StaleFenceError,
+    UnfencedWriteError,
+)
+from fencing.hooks.ambient import ambient_fences, is_suspended, presented_leases
+from fencing.hooks.early import GuardLook, declared_writes, unfenced
+from fencing.hooks.refusals import Refusal
+from fencing.hooks.transaction import Presentation, Presentations
+from fencing.schema.names import ENTER, claim_item
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection, Engine
+    from sqlalchemy.engine import ExceptionContext
+    from sqlalchemy.engine.interfaces import ExecutionContext
+
+    from fencing.hooks.ambient import Fence
+    from fencing.lease import BaseLease
+
+__all__ = ["EXPLICIT", "INTERNAL", "Hooks"]
+
+_log = logging.getLogger("fencing")
+
+INTERNAL = "fencing_internal"
+"""Execution option of the package's own connections and statements: hooks leave them alone."""
+
+EXPLICIT = "fencing_explicit"
+"""Execution option that carries the explicit fences of a connection or session."""
+
+_ENTER = text(ENTER)
+_OURS = {INTERNAL: True}
+
+# A session that a limit or an administrator has ended, and a statement that a limit has.
+_ENDED = {"25P03", "25P04", "57P01", "57014"}
+# At COMMIT only the first two prove that nothing was committed: the session had ended before.
+_ENDED_BEFORE_COMMIT = {"25P03", "25P04", "57014"}
+_LOCK_NOT_AVAILABLE = "55P03"
+_SERIALIZATION_FAILURE = "40001"
+_ACTIVE_TRANSACTION = "25001"
+
+# A server's limit may fire this much before our own clock says that trust has ended (seconds):
+# both start from the same trust, in whole milliseconds, on two clocks.
+_LIMIT_SLACK = 0.05
+
+
+class Hooks:
+    """The listeners of one engine.
+
+    Args:
+        database: Identity of the database, as ambient scopes name it.
+        ask_mark: Asks for a resource's high-water mark on a connection apart; ``None`` when
+            nothing has been admitted or the database cannot be asked.
+    """
+
+    def __init__(self, database: object, ask_mark: Callable[[str], int | None]) -> None:
+        self.presentations = Presentations()
+        self._database = database
+        self._ask_mark = ask_mark
+        self._guards = GuardLook(_OURS)
+
+    def listen(self, engine: Engine) -> None:
+        """Install the listeners on a root engine."""
+        event.listen(engine, "begin", self.begin)
+        event.listen(engine, "begin_twophase", self.begin_twophase)
+        event.listen(engine, "before_cursor_execute", self.before_cursor_execute)
+        event.listen(engine, "commit", self.commit)
+        event.listen(engine, "rollback", self.rollback)
+        event.listen(engine, "handle_error", self.handle_error)
+
+    def begin(self, connection: Connection) -> None:
+        """Present the leases in force; the transaction's first statement, if there are any."""
+        if connection.get_execution_options().get(INTERNAL):
+            return
+        try:
+            self._present(connection)
+        except BaseException:
+            # SQLAlchemy sets this flag before it calls us and clears it only after its own
+            # BEGIN. Left set, the next statement would begin no transaction, and a later
+            # commit() would silently commit nothing.
+            connection._Connection__in_begin = False  # type: ignore[attr-defined]  # noqa: SLF001
+            raise
+
+    def _present(self, connection: Connection) -> None:
+        explicit: tuple[Fence, ...] = connection.get_execution_options().get(EXPLICIT, ())
+        leases = presented_leases(self._database, explicit)
+        why_not = ""
+        if not leases:
+            if is_suspended(self._database):
+                why_not = "this block is suspended: nothing is presented in it"
+        elif why_not := _cannot_present(connection):
+            leases = ()
+        pid = _backend_pid(connection) if leases else 0
+        self.presentations.put(
+            connection, Presentation(connection, leases, why_not=why_not, backend_pid=pid)
+        )
+        if leases:
+            for lease in leases:
+                lease.raise_if_over()
+            claim = " ".join(claim_item(x.resource, x.token, x.holder) for x in leases)
+            limit_ms = max(1, int(min(lease.remaining for lease in leases) * 1000))
+            connection.execute(
+                _ENTER, {"leases": claim, "limit_ms": limit_ms}, execution_options=_OURS
+            )
+
+    def begin_twophase(self, connection: Connection, xid: object) -> None:  # noqa: ARG002
+        """Refuse two-phase transactions under a lease: a prepared one outlives every limit."""
+        explicit: tuple[Fence, ...] = connection.get_execution_options().get(EXPLICIT, ())
+        leases = presented_leases(self._database, explicit)
+        if leases:
+            raise FencingUsageError(
+                f"a two-phase transaction cannot be fenced, and a lease on {leases[0].resource!r} "
+                "is in force: a prepared transaction has no holder and ends at no limit; use an "
+                "ordinary one, or guard.suspended() if it writes nothing guarded"
+            )
+
+    def before_cursor_execute(
+        self,
+        connection: Connection,
+        cursor: object,  # noqa: ARG002
+        statement: str,  # noqa: ARG002
+        parameters: object,  # noqa: ARG002
+        context: ExecutionContext | None,
+        executemany: bool,  # noqa: ARG002, FBT001
+    ) -> None:
+        """Check deadlines; refuse a declared write early where it would be refused anyway."""
+        if context is None or context.execution_options.get(INTERNAL):
+            return
+        presentation = self.presentations.get(connection)
+        if presentation is not None:
+            _check_deadlines(connection, presentation)
+        for table, operation, declaration in declared_writes(context):
+            self._guards.require(connection, table, operation, declaration)
+            if presentation is None or not presentation.leases:
+                raise unfenced(table, operation, declaration, self._why(presentation, None))
+
+    def commit(self, connection: Connection) -> None:
+        """Check deadlines: a transaction that has outlived its trust is not committed."""
+        presentation = self.presentations.get(connection)
+        if presentation is not None:
+            _check_deadlines(connection, presentation)
+            presentation.committing = True
+
+    def rollback(self, connection: Connection) -> None:
+        """A failure from here on is one of ROLLBACK."""
+        presentation = self.presentations.get(connection)
+        if presentation is not None:
+            presentation.committing = False
+
+    def handle_error(self, context: ExceptionContext) -> BaseException | None:
+        """Translate what the database has refused; ``None`` leaves an error as it is."""
+        connection = context.connection
+        if connection is None or connection.get_execution_options().get(INTERNAL):
+            return None
+        presentation = self.presentations.get(connection)
+        refusal = Refusal.read(context.original_exception)
+        error = refusal.as_error()
+        if isinstance(error, StaleFenceError):
+            lease = presentation and presentation.lease_on(error.resource)
+            if lease:
+                lease.note_lost()
+        elif isinstance(error, UnfencedWriteError) and error.table:
+            why = self._why(presentation, error.resource)
+            error = UnfencedWriteError(
+                f"{refusal.message}: {why}. {refusal.hint}",
+                table=error.table,
+                resource=error.resource,
+            )
+        if error is not None or presentation is None or not presentation.leases:
+            return error
+        if refusal.sqlstate == _ACTIVE_TRANSACTION and context.sqlalchemy_exception is not None:
+            context.sqlalchemy_exception.add_note(
+                "fencing: this transaction has presented its lease in its first statement, so "
+                "SET TRANSACTION comes too late; choose the isolation level with "
+                "execution_options(isolation_level=...) on the connection or engine"
+            )
+        if not _may_be_overtaken(context, refusal, presentation):
+            return None
+        return self._overtaken(presentation, refusal)
+
+    def _overtaken(self, presentation: Presentation, refusal: Refusal) -> BaseException | None:
+        """What a transaction that did not end by itself has come to."""
+        for lease in presentation.leases:
+            mark = self._ask_mark(lease.resource)
+            if mark is not None and mark > lease.token:
+                lease.note_lost()
+                return StaleFenceError(
+                    f"stale fence: the transaction under token {lease.token} on "
+                    f"{lease.resource!r} was ended ({refusal.message}), and token {mark} has been "
+                    "admitted; acquire again and repeat the work from its first read",
+                    resource=lease.resource,
+                    token=lease.token,
+                    current_token=mark,
+                )
+        for lease in presentation.leases:
+            if _is_over(lease):
+                return LeaseExpiredError(
+                    f"the lease on {lease.resource!r} (token {lease.token}) ran out during a "
+                    f"transaction, which the server has ended ({refusal.message}); nothing of it "
+                    "was committed: acquire again and repeat the work from its first read",
+                    resource=lease.resource,
+                    token=lease.token,
+                )
+        return None
+
+    def _why(self, presentation: Presentation | None, resource: str | None) -> str:
+        """Why a write was unfenced, as far as this process can tell."""
+        if presentation is not None and presentation.why_not:
+            return presentation.why_not
+        presented = () if presentation is None else presentation.leases
+        held = {lease.resource for f in ambient_fences(self._database) for lease in f.leases}
+        held -= {lease.resource for lease in presented}
+        if resource in held or (resource is None and held and not presented):
+            return (
+                "the transaction began before the lease was acquired, so it was not covered; "
+                "commit or roll back and begin another one under the lease"
+            )
+        if presented:
+            names = ", ".join(repr(lease.resource) for lease in presented)
+            return f"the transaction has presented leases on {names} only"
+        return "no lease was in force when the transaction began"
+
+
+def _check_deadlines(connection: Connection, presentation: Presentation) -> None:
+    lease = presentation.lease_over
+    if lease is None:
+        return
+    if lease.expired and not connection.invalidated:
+        # The server may have ended the session at its limit: the ROLLBACK that follows would
+        # fail on it and hide our error. It also frees a successor that waits for this session.
+        connection.invalidate()
+    lease.raise_if_over()
+
+
+def _cannot_present(connection: Connection) -> str:
+    driver: Any = connection.connection.driver_connection
+    if driver.autocommit:
+        return "the connection is in AUTOCOMMIT mode, in which no lease can be presented"
+    if driver.read_only:
+        return "the transaction is READ ONLY, in which no lease is presented"
+    return ""
+
+
+def _backend_pid(connection: Connection) -> int:
+    driver: Any = connection.connection.driver_connection
+    pid: int = driver.info.backend_pid
+    return pid
+
+
+def _may_be_overtaken(
+    context: ExceptionContext, refusal: Refusal, presentation: Presentation
+) -> bool:
+    sqlstate = refusal.sqlstate
+    if sqlstate == _SERIALIZATION_FAILURE:
+        # One that our own lock has met; the user's own conflicts stay what they are.
+        return refusal.is_ours
+    if sqlstate == _LOCK_NOT_AVAILABLE:
+        return refusal.is_ours
+    if presentation.committing:
+        # Anything else that cuts COMMIT short may have come after the commit itself.
+        return sqlstate in _ENDED_BEFORE_COMMIT
+    ended = sqlstate in _ENDED or (not sqlstate and context.is_disconnect)
+    return ended and any(_is_over(lease) for lease in presentation.leases)
+
+
+def _is_over(lease: BaseLease) -> bool:
+    return lease.lost or lease.released or lease.remaining <= _LIMIT_SLACK

@@ -1,0 +1,125 @@
+"""Typed errors out of what PostgreSQL has refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+from fencing.errors import (
+    FencingError,
+    GuardNotInstalledError,
+    LockNotAcquiredError,
+    LockServiceError,
+    StaleFenceError,
+    UnfencedWriteError,
+)
+from fencing.schema import names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Refusal"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An error of the database, read apart.
+
+    Attributes:
+        sqlstate: Its SQLSTATE; empty for a connection that just ended.
+        message: Its primary message.
+        hint: Its hint.
+        facts: The JSON that our own errors carry in DETAIL.
+        context: The stack of server-side functions it came from.
+    """
+
+    sqlstate: str
+    message: str
+    hint: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+    context: str = ""
+
+    @classmethod
+    def read(cls, error: BaseException) -> Self:
+        """Read the exception of a driver."""
+        sqlstate = getattr(error, "sqlstate", None) or ""
+        diagnosis = getattr(error, "diag", None)
+        facts: dict[str, Any] = {}
+        if sqlstate.startswith("ZF") and getattr(diagnosis, "message_detail", None):
+            facts = json.loads(diagnosis.message_detail)  # type: ignore[union-attr]
+        return cls(
+            sqlstate=sqlstate,
+            message=getattr(diagnosis, "message_primary", None) or str(error),
+            hint=getattr(diagnosis, "message_hint", None) or "",
+            facts=facts,
+            context=getattr(diagnosis, "context", None) or "",
+        )
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it was raised inside a function of schema fencing."""
+        return " fencing." in self.context
+
+    @property
+    def text(self) -> str:
+        """Message and hint."""
+        return f"{self.message}. {self.hint}".rstrip(". ") + "."
+
+    def as_error(self, resource: str = "") -> FencingError | None:
+        """The typed error, or ``None`` if this is not about fencing.
+
+        Args:
+            resource: What was being asked for, where the error itself does not say.
+        """
+        build = _BUILDERS.get(self.sqlstate)
+        return None if build is None else build(self, self.facts.get("resource") or resource)
+
+
+def _stale(refusal: Refusal, resource: str) -> FencingError:
+    return StaleFenceError(
+        refusal.text,
+        resource=resource,
+        token=refusal.facts.get("token"),
+        current_token=refusal.facts.get("current_token"),
+    )
+
+
+def _unfenced(refusal: Refusal, resource: str) -> FencingError:
+    return UnfencedWriteError(
+        refusal.text, table=refusal.facts.get("table"), resource=resource or None
+    )
+
+
+def _implausible(refusal: Refusal, resource: str) -> FencingError:
+    return LockServiceError(
+        f"{refusal.text} The lock service has answered nonsense; nothing was changed.",
+        resource=resource,
+    )
+
+
+def _blocked(refusal: Refusal, resource: str) -> FencingError:
+    return LockNotAcquiredError(
+        refusal.text, resource=resource, blocked_by=refusal.facts.get("blocked_by", ())
+    )
+
+
+def _not_installed(refusal: Refusal, _resource: str) -> FencingError | None:
+    # What PostgreSQL says of a missing schema or function, whoever is missing it.
+    if "fencing" not in refusal.message:
+        return None
+    return GuardNotInstalledError(
+        f"{refusal.message}: schema fencing is not installed in this database; install it with "
+        "op.install_fencing() in a migration, or with: fencing install URL"
+    )
+
+
+_BUILDERS: dict[str, Callable[[Refusal, str], FencingError | None]] = {
+    names.STALE: _stale,
+    names.UNFENCED: _unfenced,
+    names.NOT_ADMITTED: _unfenced,
+    names.IMPLAUSIBLE_TOKEN: _implausible,
+    names.ADMISSION_BLOCKED: _blocked,
+    "3F000": _not_installed,
+    "42883": _not_installed,
+}
