@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import threading
-import weakref
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import greenlet_spawn
 
 from fencing.errors import FencingError, LockNotAcquiredError
+from fencing.guard.base import BaseGuard, check_engines, check_service, not_granted
 from fencing.guard.plan import (
     Admit,
     AskMark,
@@ -25,14 +23,11 @@ from fencing.guard.plan import (
     acquire_admitted,
     admit_lease,
 )
-from fencing.hooks.ambient import Fence, Suspension
 from fencing.hooks.database import Database
-from fencing.lease import Acquisition, AsyncLease, BaseLease, Lease
+from fencing.lease import Acquisition, AsyncLease, Lease
 from fencing.request import AcquireRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from fencing.guard.plan import Plan, Step
     from fencing.lease import AsyncLockService, LockService
 
@@ -40,90 +35,8 @@ __all__ = ["AsyncGuard", "Guard"]
 
 _log = logging.getLogger("fencing")
 
-LeaseT = TypeVar("LeaseT", bound=BaseLease)
 
-
-class _GuardedScope:
-    """The ``with`` block of a guarded lease: inside it the lease is ambient."""
-
-    raises_loss = False
-
-    def __init__(self, lease: BaseLease, databases: Sequence[Database]) -> None:
-        self._lease = lease
-        self._databases = databases
-        self._fence: Fence | None = None
-
-    def open(self) -> None:
-        self._fence = Fence((self._lease,), self._databases)
-        self._fence.push()
-
-    def close(self) -> None:
-        if self._fence is not None:
-            self._fence.close()
-        for database in self._databases:
-            for presentation, lease in database.presentations.open_on(self._lease.resource):
-                if lease.holder == self._lease.holder:
-                    _log.warning(
-                        "a transaction begun under the lease on %r (token %d) is still open at "
-                        "the end of its block, as PostgreSQL backend %d of %s: nothing more can "
-                        "be done in it, and the next holder waits for it; commit or roll back "
-                        "inside the block",
-                        lease.resource, lease.token, presentation.backend_pid, database.name,
-                    )  # fmt: skip
-
-
-class _BaseGuard(Generic[LeaseT]):
-    """What the two guards share: everything but waiting."""
-
-    def __init__(self, databases: Sequence[Database]) -> None:
-        self._databases = tuple(dict.fromkeys(databases))
-        # By resource, thread and task: who would be waiting for himself.
-        self._held: weakref.WeakValueDictionary[tuple[str, int, int], LeaseT] = (
-            weakref.WeakValueDictionary()
-        )
-
-    @contextmanager
-    def suspended(self) -> Iterator[None]:
-        """A block in which nothing is presented on this guard's engines.
-
-        For what must be written to unguarded tables whatever has become of the lease: an error
-        handler's log, say. Guarded tables refuse its writes; leases acquired inside it are
-        presented. A plain ``with``, for sync and async alike.
-        """
-        suspension = Suspension(self._databases)
-        suspension.push()
-        try:
-            yield
-        finally:
-            suspension.close()
-
-    def _holds(self, resource: str) -> bool:
-        lease = self._held.get(_self_key(resource))
-        return lease is not None and lease.remaining > 0
-
-    def _raise_if_held(self, resource: str) -> None:
-        if self._holds(resource):
-            raise LockNotAcquiredError(
-                f"this thread or task already holds {resource!r} and would wait for itself; use "
-                "the lease it has",
-                resource=resource,
-            )
-
-    def _hand_out(self, lease: LeaseT) -> LeaseT:
-        lease.scope = _GuardedScope(lease, self._databases)
-        self._held[_self_key(lease.resource)] = lease
-        return lease
-
-
-def _self_key(resource: str) -> tuple[str, int, int]:
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:
-        task = None
-    return resource, threading.get_ident(), 0 if task is None else id(task)
-
-
-class Guard(_BaseGuard[Lease]):
+class Guard(BaseGuard[Lease]):
     """Locks, and databases that refuse whoever has been overtaken.
 
     An acquisition locks, and then commits the lease's token in every database (admission); from
@@ -149,8 +62,8 @@ class Guard(_BaseGuard[Lease]):
                 f"Guard takes a synchronous lock service, not {type(locks).__name__}; use "
                 "AsyncGuard with it"
             )
-        _check_service(locks)
-        _check_engines(engines, Engine, "Guard", "AsyncGuard")
+        check_service(locks)
+        check_engines(engines, Engine, "Guard", "AsyncGuard")
         self.locks = locks
         super().__init__([Database.of(engine) for engine in engines])
 
@@ -190,9 +103,9 @@ class Guard(_BaseGuard[Lease]):
             blocking_timeout=blocking_timeout, owner=owner,
         )  # fmt: skip
         self._raise_if_held(resource)
-        lease = self._perform(acquire_admitted(request, self._databases))
+        lease = self._perform(acquire_admitted(request, self.databases))
         if lease is None:
-            raise _not_granted(resource)
+            raise not_granted(resource)
         return self._hand_out(lease)
 
     def try_acquire(
@@ -208,7 +121,7 @@ class Guard(_BaseGuard[Lease]):
         if self._holds(resource):
             return None
         try:
-            lease = self._perform(acquire_admitted(request, self._databases))
+            lease = self._perform(acquire_admitted(request, self.databases))
         except LockNotAcquiredError:
             return None
         return None if lease is None else self._hand_out(lease)
@@ -226,11 +139,11 @@ class Guard(_BaseGuard[Lease]):
         """
         if not isinstance(lease, Lease):
             raise TypeError(f"admit() takes a Lease, not {type(lease).__name__}")
-        self._perform(admit_lease(lease, self._databases))
+        self._perform(admit_lease(lease, self.databases))
 
     def close(self) -> None:
         """Close idle connections of the admissions' pools; the guard stays usable."""
-        for database in self._databases:
+        for database in self.databases:
             database.close()
 
     def __enter__(self) -> Self:
@@ -284,7 +197,7 @@ class Guard(_BaseGuard[Lease]):
         return None
 
 
-class AsyncGuard(_BaseGuard[AsyncLease]):
+class AsyncGuard(BaseGuard[AsyncLease]):
     """:class:`Guard` for asyncio: over an async lock service and each ``AsyncEngine``."""
 
     def __init__(self, locks: AsyncLockService, *engines: AsyncEngine) -> None:
@@ -293,8 +206,8 @@ class AsyncGuard(_BaseGuard[AsyncLease]):
                 f"AsyncGuard takes an asynchronous lock service, not {type(locks).__name__}; use "
                 "Guard with it"
             )
-        _check_service(locks)
-        _check_engines(engines, AsyncEngine, "AsyncGuard", "Guard")
+        check_service(locks)
+        check_engines(engines, AsyncEngine, "AsyncGuard", "Guard")
         self.locks = locks
         super().__init__([Database.of(engine.sync_engine) for engine in engines])
 
@@ -315,9 +228,9 @@ class AsyncGuard(_BaseGuard[AsyncLease]):
 
         async def begin() -> AsyncLease:
             self._raise_if_held(resource)
-            lease = await self._perform(acquire_admitted(request, self._databases))
+            lease = await self._perform(acquire_admitted(request, self.databases))
             if lease is None:
-                raise _not_granted(resource)
+                raise not_granted(resource)
             return self._hand_out(lease)
 
         return Acquisition(begin)
@@ -330,7 +243,7 @@ class AsyncGuard(_BaseGuard[AsyncLease]):
         if self._holds(resource):
             return None
         try:
-            lease = await self._perform(acquire_admitted(request, self._databases))
+            lease = await self._perform(acquire_admitted(request, self.databases))
         except LockNotAcquiredError:
             return None
         return None if lease is None else self._hand_out(lease)
@@ -339,11 +252,11 @@ class AsyncGuard(_BaseGuard[AsyncLease]):
         """See :meth:`Guard.admit`."""
         if not isinstance(lease, AsyncLease):
             raise TypeError(f"admit() takes an AsyncLease, not {type(lease).__name__}")
-        await self._perform(admit_lease(lease, self._databases))
+        await self._perform(admit_lease(lease, self.databases))
 
     async def close(self) -> None:
         """See :meth:`Guard.close`."""
-        for database in self._databases:
+        for database in self.databases:
             await database.aclose()
 
     async def __aenter__(self) -> Self:
@@ -407,34 +320,3 @@ async def _through_cancellation(lease: AsyncLease) -> None:
             if release.cancelled():
                 raise
     release.result()
-
-
-def _not_granted(resource: str) -> LockNotAcquiredError:
-    return LockNotAcquiredError(
-        f"{resource!r} is held by another, and blocking=False does not wait; try again later",
-        resource=resource,
-    )
-
-
-def _check_service(locks: object) -> None:
-    missing = [
-        name
-        for name in ("acquire", "try_acquire", "renew", "release", "raise_token")
-        if not callable(getattr(locks, name, None))
-    ]
-    if missing:
-        raise TypeError(
-            f"a guard takes a lock service such as RedisLockService(client), not "
-            f"{type(locks).__name__}, which has no {missing[0]}()"
-        )
-
-
-def _check_engines(engines: Sequence[object], kind: type, name: str, other: str) -> None:
-    if not engines:
-        raise TypeError(f"{name} takes at least one engine: {name}(locks, engine)")
-    for engine in engines:
-        if not isinstance(engine, kind):
-            hint = f"; use {other} with it" if isinstance(engine, Engine | AsyncEngine) else ""
-            raise TypeError(
-                f"{name} takes engines of type {kind.__name__}, not {type(engine).__name__}{hint}"
-            )

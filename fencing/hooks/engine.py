@@ -51,7 +51,8 @@ EXPLICIT = "fencing_explicit"
 """Execution option that carries the explicit fences of a connection or session."""
 
 _ENTER = text(ENTER)
-_OURS = {INTERNAL: True}
+# A connection that streams its results would only declare a cursor for our statements.
+_OURS = {INTERNAL: True, "stream_results": False, "yield_per": None}
 
 # A session that a limit or an administrator has ended, and a statement that a limit has.
 _ENDED = {"25P03", "25P04", "57P01", "57014"}
@@ -123,7 +124,7 @@ class Hooks:
             limit_ms = max(1, int(min(lease.remaining for lease in leases) * 1000))
             connection.execute(
                 _ENTER, {"leases": claim, "limit_ms": limit_ms}, execution_options=_OURS
-            )
+            ).close()
 
     def begin_twophase(self, connection: Connection, xid: object) -> None:  # noqa: ARG002
         """Refuse two-phase transactions under a lease: a prepared one outlives every limit."""
@@ -174,6 +175,8 @@ class Hooks:
         connection = context.connection
         if connection is None or connection.get_execution_options().get(INTERNAL):
             return None
+        if not isinstance(context.original_exception, connection.dialect.loaded_dbapi.Error):
+            return None  # a cancellation, an interrupt: theirs, whatever has become of the lease
         presentation = self.presentations.get(connection)
         refusal = Refusal.read(context.original_exception)
         error = refusal.as_error()
