@@ -346,7 +346,7 @@ class AsyncLease(BaseLease):
         if not self.released and not self.is_foreign:
             await self._service.release(self)
 
-    async def wait_lost(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109
+    async def wait_lost(self, timeout: float | None = None) -> bool:
         """See :meth:`Lease.wait_lost`."""
         give_up = None if timeout is None else now() + timeout
         while not self.released and not self.lost:
@@ -456,6 +456,9 @@ class LockService(Protocol):
             LockServiceError: The lock service could not be asked.
         """
 
+    def close(self) -> None:
+        """Close idle connections of its own; it stays usable."""
+
 
 class AsyncLockService(Protocol):
     """:class:`LockService` for asyncio."""
@@ -485,3 +488,6 @@ class AsyncLockService(Protocol):
 
     async def raise_token(self, lease: AsyncLease, *, floor: int) -> None:
         """See :meth:`LockService.raise_token`."""
+
+    async def aclose(self) -> None:
+        """See :meth:`LockService.close`."""

@@ -44,7 +44,8 @@ class Guard(BaseGuard[Lease]):
     every transaction begun on the engines in this thread or task presents it. A transaction that
     was begun before the block is not covered: its guarded writes are refused.
 
-    Admissions use connections of their own; :meth:`close` closes those that are idle.
+    Admissions use connections of their own; :meth:`close`, or the end of a ``with guard`` block,
+    closes those that are idle.
 
     Args:
         locks: Who grants leases.
@@ -142,9 +143,10 @@ class Guard(BaseGuard[Lease]):
         self._perform(admit_lease(lease, self.databases))
 
     def close(self) -> None:
-        """Close idle connections of the admissions' pools; the guard stays usable."""
+        """Close the idle connections of admissions and lock service; the guard stays usable."""
         for database in self.databases:
             database.close()
+        self.locks.close()
 
     def __enter__(self) -> Self:
         return self
@@ -254,16 +256,17 @@ class AsyncGuard(BaseGuard[AsyncLease]):
             raise TypeError(f"admit() takes an AsyncLease, not {type(lease).__name__}")
         await self._perform(admit_lease(lease, self.databases))
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """See :meth:`Guard.close`."""
         for database in self.databases:
             await database.aclose()
+        await self.locks.aclose()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        await self.close()
+        await self.aclose()
 
     async def _perform(self, plan: Plan) -> AsyncLease | None:
         send: Any = None
