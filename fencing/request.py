@@ -14,6 +14,7 @@ __all__ = [
     "MAX_TTL",
     "MIN_TTL",
     "AcquireRequest",
+    "check_floor",
     "check_resource",
     "check_token",
     "check_ttl",
@@ -73,10 +74,7 @@ class AcquireRequest:
                 raise ValueError(
                     f"blocking_timeout must be at least 0 seconds, not {self.blocking_timeout!r}"
                 )
-        if not isinstance(self.floor, int) or isinstance(self.floor, bool):
-            raise TypeError(f"floor must be an int, not {_kind(self.floor)}")
-        if not 0 <= self.floor < MAX_TOKEN:
-            raise ValueError(f"floor must be from 0 to 2**53 - 2, not {self.floor!r}")
+        check_floor(self.floor)
         object.__setattr__(self, "owner_label", _owner_label(self.owner))
 
     @property
@@ -85,6 +83,20 @@ class AcquireRequest:
         if not self.blocking:
             return 0.0
         return math.inf if self.blocking_timeout is None else self.blocking_timeout
+
+
+def check_floor(floor: int) -> int:
+    """Return ``floor`` if a token can be greater than it.
+
+    Raises:
+        TypeError: It is not an ``int``.
+        ValueError: It is not from 0 to 2**53 - 2.
+    """
+    if not isinstance(floor, int) or isinstance(floor, bool):
+        raise TypeError(f"floor must be an int, not {_kind(floor)}")
+    if not 0 <= floor < MAX_TOKEN:
+        raise ValueError(f"floor must be from 0 to 2**53 - 2, not {floor!r}")
+    return floor
 
 
 def check_resource(resource: str) -> str:

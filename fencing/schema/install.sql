@@ -140,6 +140,19 @@ BEGIN
 END
 $fencing$
 --;
+CREATE FUNCTION fencing.refuse_unfenced(p_table text, p_resource text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $fencing$
+BEGIN
+    RAISE EXCEPTION USING
+        ERRCODE = 'ZF002',
+        MESSAGE = concat('unfenced write: ', p_table, ' is guarded, and this transaction '
+                         'has presented no lease on "', p_resource, '"'),
+        DETAIL = jsonb_build_object('table', p_table, 'resource', p_resource),
+        HINT = 'Acquire the lease before the transaction begins.';
+END
+$fencing$
+--;
 
 -- admit(resource, token, holder, owner, wait_ms) -> boolean
 --
@@ -338,11 +351,12 @@ CREATE FUNCTION fencing.require(p_table text, p_resources text[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $fencing$
 DECLARE
-    v_claim    text := coalesce(current_setting('fencing.claim', true), '');
-    v_resource text;
-    v_claimed  text;
-    v_token    bigint;
-    v_holder   text;
+    v_claim     text := coalesce(current_setting('fencing.claim', true), '');
+    v_resource  text;
+    v_claimed   text;
+    v_presented bigint;
+    v_token     bigint;
+    v_holder    text;
 BEGIN
     IF NOT starts_with(v_claim, fencing.stamp() || ' ') THEN
         v_claim := '';
@@ -360,24 +374,21 @@ BEGIN
         v_claimed := split_part(split_part(
             v_claim, ' ' || encode(convert_to(v_resource, 'UTF8'), 'hex') || '=', 2), ' ', 1);
         IF v_claimed = '' THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'ZF002',
-                MESSAGE = concat('unfenced write: ', p_table, ' is guarded, and this transaction '
-                                 'has presented no lease on "', v_resource, '"'),
-                DETAIL = jsonb_build_object('table', p_table, 'resource', v_resource),
-                HINT = 'Acquire the lease before the transaction begins.';
+            PERFORM fencing.refuse_unfenced(p_table, v_resource);
         END IF;
         -- One index probe a resource. FOR SHARE: no admission can commit between this check and
         -- the end of this transaction, and under an old snapshot the lock itself fails.
         SELECT f.token, f.holder INTO v_token, v_holder
             FROM fencing.fence AS f WHERE f.resource = v_resource FOR SHARE;
-        IF NOT FOUND THEN
-            PERFORM fencing.refuse_unadmitted(
-                v_resource, CAST(split_part(v_claimed, '.', 1) AS bigint));
-        ELSIF concat(v_token, '.', v_holder) IS DISTINCT FROM v_claimed THEN
-            PERFORM fencing.refuse_stale(
-                v_resource, CAST(split_part(v_claimed, '.', 1) AS bigint), v_token);
+        CONTINUE WHEN FOUND AND concat(v_token, '.', v_holder) = v_claimed;
+        IF v_claimed !~ '^[0-9]{1,16}[.]' THEN -- no entry has written that
+            PERFORM fencing.refuse_unfenced(p_table, v_resource);
         END IF;
+        v_presented := CAST(split_part(v_claimed, '.', 1) AS bigint);
+        IF v_token IS NULL OR v_token < v_presented THEN
+            PERFORM fencing.refuse_unadmitted(v_resource, v_presented);
+        END IF;
+        PERFORM fencing.refuse_stale(v_resource, v_presented, v_token);
     END LOOP;
 END
 $fencing$

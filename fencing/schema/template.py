@@ -85,10 +85,11 @@ class Template:
         Args:
             row: Alias of the row whose columns are meant.
         """
+        # A literal alone has no type, and array_agg would not know what to make of it.
         rendered = " || ".join(
             f"CAST({row}.{quote_identifier(part.name)} AS text)"
             if isinstance(part, Column)
-            else quote_literal(part)
+            else f"CAST({quote_literal(part)} AS text)"
             for part in self.parts
         )
         return f'({rendered}) COLLATE "C"'
