@@ -127,7 +127,7 @@ class BaseLease:
     @property
     def lost(self) -> bool:
         """Whether the lease ended before it was released: taken away, run out, or left in fork."""
-        return not self.released and (self._lost or self.is_foreign or self.expired)
+        return self._lost or (not self.released and (self.is_foreign or self.expired))
 
     @property
     def is_foreign(self) -> bool:
@@ -202,6 +202,15 @@ class BaseLease:
         """The lease was given back, or nothing is left to give back."""
         self.released = True
         self._over()
+
+    def _was_lost(self) -> LeaseLostError:
+        # The lock service need not have noticed: it was the database that saw a newer holder, or
+        # nothing of the lock was left to be released.
+        return LeaseLostError(
+            f"the lease on {self.resource!r} (token {self.token}) was lost before it was released",
+            resource=self.resource,
+            token=self.token,
+        )
 
     def _over(self) -> None:
         raise NotImplementedError
@@ -283,7 +292,10 @@ class Lease(BaseLease):
             LockServiceError: The lock service could not be told; the lock ends by its ttl.
         """
         if not self.released and not self.is_foreign:
+            lost = self._lost
             self._service.release(self)
+            if lost:
+                raise self._was_lost()
 
     def wait_lost(self, timeout: float | None = None) -> bool:
         """Wait until the lease is lost.
@@ -344,7 +356,10 @@ class AsyncLease(BaseLease):
     async def release(self) -> None:
         """See :meth:`Lease.release`."""
         if not self.released and not self.is_foreign:
+            lost = self._lost
             await self._service.release(self)
+            if lost:
+                raise self._was_lost()
 
     async def wait_lost(self, timeout: float | None = None) -> bool:
         """See :meth:`Lease.wait_lost`."""

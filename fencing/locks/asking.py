@@ -1,0 +1,191 @@
+"""Asking Redis until it answers: the steps a shell performs, and when to try again or give up.
+
+Without I/O and without a clock, like :mod:`fencing.locks.steps`, which states the rules.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fencing.errors import LockServiceError
+from fencing.locks.scripts import RELEASE
+from fencing.request import MAX_TOKEN
+
+if TYPE_CHECKING:
+    from fencing.locks.scripts import Script
+
+__all__ = ["Ask", "Call", "Pause", "Reply", "Step", "Steps", "Trouble"]
+
+T = TypeVar("T")
+
+ATTEMPTS = 5
+"""How often a request is tried before Redis counts as out of reach."""
+
+TROUBLE_SECONDS = 4.0
+"""How long a request is tried before Redis counts as out of reach, in seconds."""
+
+ATTEMPT_SECONDS = 2.0
+"""Longest wait for one answer, in seconds; a shorter socket time-out of the client's holds."""
+
+CLEAN_UP_SECONDS = 1.0
+"""How long the clean-up after an unknown outcome may take, in seconds."""
+
+GRACE_SECONDS = 0.25
+"""What an attempt or a clean-up is given even when the deadline leaves less, in seconds."""
+
+RETRY_SECONDS = 0.05
+"""Pause before the first retry after trouble, in seconds; doubled for each further one."""
+
+
+# What the shell performs.
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Run a script on the resource's keys; send back a `Reply`, or throw `Trouble`.
+
+    Attributes:
+        script: Which one.
+        arguments: Its ARGV.
+        within: How long the answer may take, in seconds, connecting included.
+        see_through: Whether it must be done even while the caller is being cancelled.
+    """
+
+    script: Script
+    arguments: tuple[str, ...]
+    within: float
+    see_through: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait for so many seconds; send back the time."""
+
+    seconds: float
+    see_through: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What Redis answered.
+
+    Attributes:
+        answer: As the script's header says.
+        asked_at: When the request was sent (:func:`fencing.clock.now`, seconds).
+        at: When the answer was there (the same clock).
+    """
+
+    answer: list[str]
+    asked_at: float
+    at: float
+
+
+class Trouble(Exception):  # noqa: N818 - what happened, not yet an error of ours
+    """A request to Redis has failed; the cause is chained.
+
+    Attributes:
+        help: What it means and what to do about it.
+        passing: Whether trying again may help.
+        at: When it failed (:func:`fencing.clock.now`, seconds).
+    """
+
+    def __init__(self, help_: str, *, passing: bool, at: float) -> None:
+        super().__init__(help_)
+        self.help = help_
+        self.passing = passing
+        self.at = at
+
+
+Step = Ask | Pause
+Steps = Generator[Step, Any, T]
+"""What a call does: yields steps, is sent a `Reply` for an `Ask` and the time for a `Pause`."""
+
+
+class Call:
+    """One call of a lock service, on one resource; knows the time as last told by the shell."""
+
+    def __init__(self, resource: str, started_at: float, *, ends: float) -> None:
+        self.resource = resource
+        self.at = started_at
+        self.ends = ends
+
+    def ask(self, script: Script, *arguments: str) -> Steps[tuple[Reply, list[str]]]:
+        """Ask until there is an answer; return it, and its facts after the echoed holder."""
+        failures = 0
+        ends = min(self.ends, self.at + TROUBLE_SECONDS)
+        while True:
+            # A little is kept back, so that the clean-up ends by the deadline, too.
+            within = min(ATTEMPT_SECONDS, ends - GRACE_SECONDS - self.at)
+            try:
+                reply: Reply = yield Ask(script, arguments, max(GRACE_SECONDS, within))
+            except Trouble as trouble:
+                self.at = trouble.at
+                failures += 1
+                pause = RETRY_SECONDS * 2 ** (failures - 1)
+                pause *= random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+                hopeless = self.at + pause >= ends - GRACE_SECONDS
+                if not trouble.passing or failures == ATTEMPTS or hopeless:
+                    tries = f" (attempts: {failures})" if failures > 1 else ""
+                    raise self.error(f"{trouble.help}{tries}") from trouble.__cause__
+                yield from self.pause(pause)
+                continue
+            self.at = reply.at
+            if len(reply.answer) < 2 or reply.answer[1] != arguments[0]:  # noqa: PLR2004
+                raise self.nonsense(reply)
+            return reply, reply.answer[2:]
+
+    def pause(self, seconds: float) -> Steps[None]:
+        """Wait for so many seconds."""
+        self.at = yield Pause(max(0.0, seconds))
+
+    def clean_up(self, holder: str) -> Steps[None]:
+        """Release what we may have acquired without knowing it; the lock's ttl is the backstop."""
+        within = max(GRACE_SECONDS, min(CLEAN_UP_SECONDS, self.ends - self.at))
+        try:
+            reply: Reply = yield Ask(RELEASE, (holder,), within, see_through=True)
+        except Trouble as trouble:
+            self.at = trouble.at
+        else:
+            self.at = reply.at
+
+    def token_in(self, facts: list[str]) -> int:
+        """The token an answer carries; one that cannot be counted with exactly is nonsense."""
+        token = facts[0] if facts else ""
+        if not (token.isascii() and token.isdecimal() and 1 <= int(token) <= MAX_TOKEN):
+            raise self.error(
+                f"the lock carries the token {token[:40]!r}, which is not from 1 to 2**53 - 1; "
+                "the key was written by something else: look at it and delete it"
+            )
+        return int(token)
+
+    def unusable(self, found: str, reply: Reply) -> LockServiceError:
+        """The error for an answer that no token can come of."""
+        match found:
+            case "exhausted":
+                return self.error(
+                    "the counter has reached 2**53 - 1, above which tokens could repeat; if it "
+                    "was set so high by mistake, set it back to the last token that was issued"
+                )
+            case "garbled":
+                return self.error(
+                    "the counter is not a number from 0 upwards, so no token can be issued; set "
+                    "it back to the last token that was issued"
+                )
+        return self.nonsense(reply)
+
+    def nonsense(self, reply: Reply) -> LockServiceError:
+        """The error for an answer that our scripts do not give."""
+        return self.error(
+            f"Redis answered {reply.answer!r}, which is no answer to "
+            "what was asked: is there a proxy in between, or a client shared between threads "
+            "or processes that must not share it?"
+        )
+
+    def error(self, message: str) -> LockServiceError:
+        """An error that names the resource."""
+        return LockServiceError(
+            f"lock service, resource {self.resource!r}: {message}", resource=self.resource
+        )

@@ -1,0 +1,30 @@
+-- Extends a lease that is still its holder's; never creates a key.
+--
+-- KEYS[1]  lock       a string "token:holder:owner" that expires
+-- KEYS[2]  counter    unused
+-- ARGV[1]  holder     nonce of the acquisition, hexadecimal
+-- ARGV[2]  token      the token the holder knows, a decimal string
+-- ARGV[3]  ttl        new length of the lease from now, in milliseconds
+--
+-- Answers (the holder is echoed so that a connection out of step is noticed):
+--   {"renewed", holder}
+--   {"absent", holder}      nobody holds the lock
+--   {"other", holder}       another holder, or another token, has it
+
+local lock = KEYS[1]
+local holder, token, ttl = ARGV[1], ARGV[2], ARGV[3]
+
+local value = redis.call('GET', lock)
+if not value then
+  return {'absent', holder}
+end
+local mine = token .. ':' .. holder .. ':'
+if string.sub(value, 1, #mine) ~= mine then
+  return {'other', holder}
+end
+-- Never shorten: a request that was held up on its way must not cut short a lease that a later
+-- one has extended.
+if redis.call('PTTL', lock) < tonumber(ttl) then
+  redis.call('PEXPIRE', lock, ttl)
+end
+return {'renewed', holder}

@@ -1,0 +1,74 @@
+"""The Lua scripts and the keys they work on.
+
+The keys of one resource share a hash tag, ``{…}``, so that Redis Cluster keeps them in one slot
+and a script may touch them all::
+
+    fencing:{account:42}:lock       token, holder, owner; expires with the lease
+    fencing:{account:42}:counter    the token issued last; never expires
+
+Redis takes as the tag what stands between the first ``{`` and the first ``}`` after it, so braces
+inside a resource's name are written ``%7B`` and ``%7D``, and therefore ``%`` is written ``%25``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from importlib.resources import files
+
+__all__ = ["ACQUIRE", "RAISE", "RELEASE", "RENEW", "Script", "check_namespace", "keys_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A Lua script; its header in ``lua/`` says what it takes and what it answers."""
+
+    name: str
+    text: str = field(init=False, repr=False)
+    sha: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        text = (files(__package__) / "lua" / f"{self.name}.lua").read_text("utf-8")
+        object.__setattr__(self, "text", text)
+        # SHA-1 is what EVALSHA names a script by; nothing rests on its strength.
+        digest = hashlib.sha1(text.encode(), usedforsecurity=False)
+        object.__setattr__(self, "sha", digest.hexdigest())
+
+
+ACQUIRE = Script("acquire")
+RENEW = Script("renew")
+RELEASE = Script("release")
+RAISE = Script("raise")
+
+
+def keys_of(namespace: str, resource: str) -> tuple[bytes, bytes]:
+    """The lock and the counter of a resource, in the order in which the scripts take them.
+
+    Bytes, because a client encodes a ``str`` in whatever encoding it was configured with.
+    """
+    tag = resource.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")
+    stem = f"{namespace}:{{{tag}}}"
+    return f"{stem}:lock".encode(), f"{stem}:counter".encode()
+
+
+def check_namespace(namespace: str) -> str:
+    """Return ``namespace`` if keys can begin with it.
+
+    Raises:
+        TypeError: It is not a ``str``.
+        ValueError: It is empty, or holds a brace, NUL or a lone surrogate.
+    """
+    if not isinstance(namespace, str):
+        raise TypeError(f"namespace must be a str, not {type(namespace).__name__}")
+    if not namespace:
+        raise ValueError("namespace must not be empty")
+    if any(forbidden in namespace for forbidden in "{}\0"):
+        raise ValueError(
+            f"namespace must hold no braces and no NUL, not {namespace!r}: a brace would move "
+            "the hash tag that keeps the keys of one resource together"
+        )
+    try:
+        namespace.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"namespace must be encodable as UTF-8: {namespace!r}") from None
+    return namespace

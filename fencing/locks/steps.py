@@ -1,0 +1,285 @@
+"""What to ask Redis, what its answers mean, and what to do when none comes.
+
+Everything here is a generator without I/O and without a clock. It yields the next step, *ask* or
+*pause*, and the shell in :mod:`fencing.locks.redis` performs it and sends back what came of it,
+together with the time. An exception in performing is thrown back in, so that it is here that
+clean-up is decided, once for sync and async.
+
+The rules:
+
+* *Trust* counts from when the request that was answered was sent, never from the answer. A lease
+  whose answer arrives after its trust has ended is given back, not returned.
+* A request whose outcome is unknown (no answer, cancelled, interrupted) may have taken the lock.
+  It is repeated under the same holder, which the script recognises; when we give up instead, the
+  lock is released by holder, without knowing its token.
+* The *deadline* is absolute: nothing that happens on the way restarts it. A caller who waits for
+  a lock gets one last attempt at the deadline itself.
+* *Trouble* with Redis is not the lock being held: it is a LockServiceError, after at most
+  ``ATTEMPTS`` attempts and ``TROUBLE_SECONDS`` without an answer, and by the deadline if there is
+  one. A deadline that leaves no time for a round trip is stretched to ``GRACE_SECONDS`` for the
+  attempt, and once more for the clean-up.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fencing.errors import (
+    LeaseExpiredError,
+    LeaseLostError,
+    LockNotAcquiredError,
+    LockServiceError,
+)
+from fencing.lease import trust_ends
+from fencing.locks.asking import Call
+from fencing.locks.scripts import ACQUIRE, RAISE, RELEASE, RENEW
+
+if TYPE_CHECKING:
+    from fencing.lease import BaseLease
+    from fencing.locks.asking import Reply, Steps
+    from fencing.request import AcquireRequest
+
+__all__ = ["Grant", "Held", "acquire", "not_acquired", "raise_token", "release", "renew"]
+
+NO_WAIT_SECONDS = 2.0
+"""How long a call that does not wait for the lock may take on Redis, retries included, in s."""
+
+RELEASE_SECONDS = 2.0
+"""How long a release may take, retries included, in seconds."""
+
+TOO_LATE = 3
+"""How often a lock may be granted too late before the ttl counts as too short."""
+
+POLL_SECONDS = 0.05
+"""Longest pause between two looks at a lock that is held, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The lock is ours: the token, and when the request that got it was sent (seconds)."""
+
+    token: int
+    asked_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The lock is another's.
+
+    Attributes:
+        left: How long it is held for, if not renewed, in seconds.
+        token: The holder's token; empty where it could not be read.
+        owner: The holder's label.
+        waited: How long we have waited, in seconds.
+    """
+
+    left: float
+    token: str
+    owner: str
+    waited: float
+
+
+def acquire(request: AcquireRequest, *, holder: str, started_at: float) -> Steps[Grant | Held]:
+    """Acquire a lock, waiting for it as long as the request says.
+
+    Args:
+        request: What the caller asks for.
+        holder: The nonce of this acquisition.
+        started_at: Now (:func:`fencing.clock.now`, seconds).
+
+    Returns:
+        A grant that is trusted at the time of its answer, or who held the lock at the deadline.
+
+    Raises:
+        LockServiceError: Redis is out of reach, or what it keeps cannot be a lock of ours.
+    """
+    deadline = started_at + request.patience
+    call = Call(
+        request.resource,
+        started_at,
+        ends=deadline if request.patience > 0 else started_at + NO_WAIT_SECONDS,
+    )
+    arguments = (holder, _milliseconds(request.ttl), str(request.floor), _label(request))
+    too_late = 0
+    maybe_ours = False
+    try:
+        while True:
+            maybe_ours = True
+            reply, facts = yield from call.ask(ACQUIRE, *arguments)
+            maybe_ours = reply.answer[0] == "granted"
+            if maybe_ours:
+                token = call.token_in(facts)
+                if call.at < trust_ends(reply.asked_at, request.ttl):
+                    return Grant(token, reply.asked_at)
+                too_late += 1
+                if too_late == TOO_LATE or call.at >= deadline:
+                    raise call.error(  # noqa: TRY301 - to be cleaned up after, too
+                        f"the lock was granted, but a ttl of {request.ttl} s had run out before "
+                        f"the answer came ({call.at - reply.asked_at:.3f} s): ask for a longer "
+                        "ttl, or look why Redis answers so slowly"
+                    )
+                yield from call.clean_up(holder)
+                continue
+            held = _held(call, reply, facts, waited=call.at - started_at)
+            if call.at >= deadline:
+                return held
+            yield from _wait_until_worth_asking(call, held, deadline)
+    except GeneratorExit:
+        raise
+    except BaseException:
+        if maybe_ours:
+            yield from call.clean_up(holder)
+        raise
+
+
+def _held(call: Call, reply: Reply, facts: list[str], *, waited: float) -> Held:
+    match reply.answer[0], facts:
+        case "held", [left, token, owner]:
+            return Held(int(left) / 1000, token, owner, waited)
+        case "endless", _:
+            raise call.error(
+                "the lock's key has no expiry, so nobody would ever be granted it: it was not "
+                "written by a lock service, or somebody ran PERSIST on it; look at the key and "
+                "delete it"
+            )
+        case found, _:
+            raise call.unusable(found, reply)
+
+
+def _wait_until_worth_asking(call: Call, held: Held, deadline: float) -> Steps[None]:
+    """Wait until another look at a held lock may find it free, or the deadline is there.
+
+    The one place that knows how to wait: it polls, at random intervals so that waiters do not
+    march in step, and never sleeps past the end of the holder's lease.
+    """
+    poll = POLL_SECONDS * random.uniform(0.2, 1.0)  # noqa: S311 - no secret
+    yield from call.pause(min(poll, held.left, deadline - call.at))
+
+
+def not_acquired(request: AcquireRequest, held: Held) -> LockNotAcquiredError:
+    """The error that says who holds the lock, and what to do about it."""
+    holder = f"{held.owner or 'another holder'} (token {held.token or 'unknown'})"
+    advice = (
+        "wait longer (blocking_timeout), or try again later"
+        if request.patience
+        else "let the call wait (blocking=True), or try again later"
+    )
+    return LockNotAcquiredError(
+        f"{request.resource!r} was not acquired in {held.waited:.3f} s: {holder} holds it, for "
+        f"another {held.left:.3f} s unless renewed; {advice}",
+        resource=request.resource,
+        waited=held.waited,
+    )
+
+
+def renew(lease: BaseLease, ttl: float, *, started_at: float) -> Steps[None]:
+    """Extend a lease to ``ttl`` seconds from the moment the answered request was sent.
+
+    Raises:
+        LeaseLostError: It is not ours any more; it is marked as lost.
+        LeaseExpiredError: Redis has extended it, but answered after that, too, had run out.
+        LockServiceError: Redis could not be asked; the lease is as it was.
+    """
+    call = Call(lease.resource, started_at, ends=lease.trusted_until)
+    token = str(lease.token)
+    reply, _ = yield from call.ask(RENEW, lease.holder, token, _milliseconds(ttl))
+    match reply.answer[0]:
+        case "renewed":
+            # Redis never shortens, so whichever of two answers is noted last, it is not later
+            # than what Redis keeps.
+            lease.note_renewed(asked_at=reply.asked_at, ttl=ttl)
+            if call.at >= lease.trusted_until:
+                raise LeaseExpiredError(
+                    f"the lease on {lease.resource!r} (token {token}) was extended by {ttl} s, "
+                    "but that had run out before the answer came; acquire it again and repeat "
+                    "the work from its first read",
+                    resource=lease.resource,
+                    token=lease.token,
+                )
+        case "absent" | "other" as found:
+            raise _lost(lease, found)
+        case _:
+            raise call.nonsense(reply)
+
+
+def release(lease: BaseLease, *, started_at: float) -> Steps[None]:
+    """Give a lease back. Whatever comes of it, nothing can be done under the lease any more.
+
+    Raises:
+        LeaseLostError: It had been lost before; it is marked as lost.
+        LockServiceError: Redis could not be told; the lock ends by its ttl.
+    """
+    call = Call(lease.resource, started_at, ends=started_at + RELEASE_SECONDS)
+    try:
+        reply, _ = yield from call.ask(RELEASE, lease.holder)
+    except GeneratorExit:
+        raise
+    except LockServiceError:
+        lease.note_released()
+        raise
+    except BaseException:
+        lease.note_released()
+        yield from call.clean_up(lease.holder)
+        raise
+    match reply.answer[0]:
+        case "released":
+            lease.note_released()
+        case "absent" if started_at < lease.trusted_until:
+            # Our own first request, whose answer was lost, has released it; or Redis has lost
+            # everything it had. Either way nothing of it is left, and while it was trusted
+            # nobody can say that it was ever another's.
+            lease.note_released()
+        case "absent" | "other" as found:
+            raise _lost(lease, found)
+        case _:
+            raise call.nonsense(reply)
+
+
+def raise_token(lease: BaseLease, floor: int, *, started_at: float) -> Steps[None]:
+    """Give a lease that is still ours, and was never admitted, a token above ``floor``.
+
+    Raises:
+        FencingUsageError: The lease has been admitted under its token; nothing was sent.
+        LeaseLostError: It is not ours any more; it is marked as lost.
+        LockServiceError: Redis could not be asked, or its counter cannot go that high.
+    """
+    lease.note_token(lease.token)  # changes nothing, and refuses an admitted lease
+    call = Call(lease.resource, started_at, ends=lease.trusted_until)
+    reply, facts = yield from call.ask(RAISE, lease.holder, str(floor))
+    match reply.answer[0]:
+        case "raised":
+            token = call.token_in(facts)
+            if token <= floor:
+                raise call.nonsense(reply)
+            lease.note_token(token)
+        case "absent" | "other" as found:
+            raise _lost(lease, found)
+        case found:
+            raise call.unusable(found, reply)
+
+
+def _lost(lease: BaseLease, found: str) -> LeaseLostError:
+    lease.note_lost()
+    now_what = "another holder has the lock" if found == "other" else "nobody holds the lock"
+    return LeaseLostError(
+        f"the lease on {lease.resource!r} (token {lease.token}) is not ours any more: "
+        f"{now_what}; acquire it again and repeat the work from its first read",
+        resource=lease.resource,
+        token=lease.token,
+    )
+
+
+def _milliseconds(seconds: float) -> str:
+    # Rounded up: the key must not expire before the trust that is counted from the same ttl.
+    return str(math.ceil(seconds * 1000))
+
+
+_LABEL_CHARACTERS = 200
+
+
+def _label(request: AcquireRequest) -> str:
+    # For people who look at the key, and for the message to those who wait.
+    return request.owner_label[:_LABEL_CHARACTERS]

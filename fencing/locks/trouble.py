@@ -1,0 +1,133 @@
+"""What an error of redis-py means for a lock service."""
+
+from __future__ import annotations
+
+import redis
+import redis.exceptions
+
+from fencing.locks.asking import Trouble
+
+__all__ = ["REDIS_ERRORS", "trouble_of"]
+
+REDIS_ERRORS = (
+    redis.RedisError,
+    redis.exceptions.RedisClusterException,  # not a RedisError
+    OSError,  # a builtin TimeoutError is one
+)
+"""What can come out of a call on a client because of Redis or the way to it."""
+
+_COMMANDS = "+eval +evalsha +get +set +incr +del +pttl +pexpire"
+_NO_PERMISSION = (
+    "the Redis user lacks a permission (NOPERM): the lock service needs "
+    f"{_COMMANDS} on the keys of its namespace"
+)
+
+# The first that fits: exception, text to be found in it, whether to try again, what it means.
+_MEANINGS: list[tuple[type[BaseException], str, bool, str]] = [
+    (
+        redis.AuthenticationError,
+        "",
+        False,
+        (
+            "Redis wants other credentials (NOAUTH, WRONGPASS): check the client's user name and "
+            "password"
+        ),
+    ),
+    (redis.exceptions.NoPermissionError, "", False, _NO_PERMISSION),
+    (redis.ResponseError, "ACL failure in script", False, _NO_PERMISSION),
+    (
+        redis.exceptions.BusyLoadingError,
+        "",
+        True,
+        "Redis is still loading its data (LOADING): try again when it has started",
+    ),
+    (
+        redis.ReadOnlyError,
+        "",
+        False,
+        (
+            "this Redis is a read-only replica (READONLY): connect to the primary, and let "
+            "Sentinel or a cluster client follow it through failovers"
+        ),
+    ),
+    (
+        redis.exceptions.OutOfMemoryError,
+        "",
+        False,
+        (
+            "Redis is out of memory (OOM): raise maxmemory, or give the lock service a Redis of "
+            "its own that evicts nothing"
+        ),
+    ),
+    (
+        redis.exceptions.MaxConnectionsError,
+        "",
+        True,
+        "all connections that max_connections allows are in use: allow more",
+    ),
+    (
+        redis.exceptions.MasterDownError,
+        "",
+        True,
+        "the replica has lost its primary (MASTERDOWN): try again after the failover",
+    ),
+    (
+        redis.exceptions.ClusterDownError,
+        "",
+        True,
+        "the cluster does not serve this slot (CLUSTERDOWN): look at its state",
+    ),
+    (
+        redis.exceptions.RedisClusterException,
+        "",
+        True,
+        "the cluster cannot be used: look at its nodes",
+    ),
+    (redis.exceptions.TryAgainError, "", True, "the slot is being moved (TRYAGAIN)"),
+    (redis.ConnectionError, "", True, "Redis cannot be reached"),
+    (redis.TimeoutError, "", True, "Redis did not answer in time"),
+    (TimeoutError, "", True, "Redis did not answer in time"),
+    (OSError, "", True, "Redis cannot be reached"),
+    (
+        redis.ResponseError,
+        "WRONGTYPE",
+        False,
+        (
+            "the key of the lock or of its counter holds another type (WRONGTYPE), so it is "
+            "somebody else's: use another namespace, or delete it"
+        ),
+    ),
+    (
+        redis.ResponseError,
+        "BUSY",
+        True,
+        "Redis is busy with somebody's slow script (BUSY): wait, or SCRIPT KILL it",
+    ),
+    (
+        redis.ResponseError,
+        "unknown command",
+        False,
+        "this Redis cannot run scripts: it must know EVAL",
+    ),
+]
+
+
+def trouble_of(error: BaseException, *, at: float) -> Trouble:
+    """Say what an error of redis-py means.
+
+    Args:
+        error: One of `REDIS_ERRORS`.
+        at: When it happened (:func:`fencing.clock.now`, seconds).
+    """
+    told = str(error) or type(error).__name__
+    passing, meaning = next(
+        (
+            (passing, meaning)
+            for kind, text, passing, meaning in _MEANINGS
+            if isinstance(error, kind) and text in told
+        ),
+        (False, "Redis refused"),
+    )
+    trouble = Trouble(f"{meaning}; it says: {told}", passing=passing, at=at)
+    trouble.__cause__ = error
+    return trouble
