@@ -1,0 +1,212 @@
+"""Runs the migrations that ship with this package, without an ``alembic.ini`` of the user's."""
+
+from __future__ import annotations
+
+import io
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fencing.errors import FencingUsageError
+from fencing.migration.execution import has_schema
+from fencing.schema.names import SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from alembic.config import Config
+    from sqlalchemy import URL, Connection, Engine
+
+__all__ = [
+    "VERSION_TABLE",
+    "install",
+    "install_script",
+    "place",
+    "uninstall",
+    "versions_path",
+]
+
+VERSION_TABLE = "fencing_version"
+"""Where :func:`install` records the revision; an application's own environment has its own."""
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+# In the wheel, and in a checkout.
+_LOCATIONS = (_PACKAGE / "_migrations", _PACKAGE.parent / "migrations")
+
+# Drivers that only asyncio can use; the same database can be installed through psycopg.
+_ASYNC_DRIVERS = ("asyncpg", "psycopg_async")
+
+# Alembic keeps the running environment in module globals: two threads would mix theirs up.
+_one_at_a_time = threading.Lock()
+
+
+def install(target: str | URL | Engine | Connection) -> tuple[str, ...]:
+    """Bring schema ``fencing`` of a database to the newest revision this package knows.
+
+    Two processes may do so at the same time: one installs, the other waits and finds it done.
+
+    Args:
+        target: The database. A URL may name any driver or none (psycopg is chosen), and is
+            connected to for this call only. On a connection with a transaction in progress
+            everything happens in that transaction, and committing it is the caller's; under
+            asyncio call ``await connection.run_sync(install)``.
+
+    Returns:
+        The revisions that were applied, oldest first; none when there was nothing to do.
+
+    Raises:
+        ValueError: The URL cannot be read, or is not one of PostgreSQL.
+        FencingUsageError: The schema was installed by other means, or by a newer version.
+        sqlalchemy.exc.DBAPIError: The database cannot be reached, or refused.
+    """
+    from alembic import command  # noqa: PLC0415 -- imports autogenerate, which a plugin must not
+
+    with _connected(target) as connection, _environment(connection=connection) as config:
+        command.upgrade(config, "head")
+        if not has_schema(connection):
+            raise FencingUsageError(
+                f'the table {VERSION_TABLE} says that schema "{SCHEMA}" is installed, but it is '
+                f"gone; drop {VERSION_TABLE} and install again"
+            )
+        return tuple(config.attributes["applied"])
+
+
+def uninstall(target: str | URL | Engine | Connection) -> tuple[str, ...]:
+    """Drop what :func:`install` has created, and with it every high-water mark.
+
+    Args:
+        target: The database, as :func:`install` takes it.
+
+    Returns:
+        The revisions that were undone, newest first; none when there was nothing to do.
+
+    Raises:
+        ValueError: The URL cannot be read, or is not one of PostgreSQL.
+        FencingUsageError: A table is still fenced, or the schema was installed by other means,
+            or by a newer version.
+        sqlalchemy.exc.DBAPIError: The database cannot be reached, or refused.
+    """
+    from alembic import command  # noqa: PLC0415 -- imports autogenerate, which a plugin must not
+
+    with _connected(target) as connection, _environment(connection=connection) as config:
+        command.downgrade(config, "base")
+        connection.exec_driver_sql(f"DROP TABLE IF EXISTS {VERSION_TABLE}")
+        if has_schema(connection):
+            raise FencingUsageError(
+                f'schema "{SCHEMA}" of this database was not installed by `fencing install`; '
+                "remove it the way it was installed, with op.uninstall_fencing() or "
+                "`fencing sql --uninstall`"
+            )
+        return tuple(config.attributes["applied"])
+
+
+def install_script() -> str:
+    """What :func:`install` runs on an empty database, as a script for ``psql``."""
+    from alembic import command  # noqa: PLC0415 -- imports autogenerate, which a plugin must not
+
+    output = io.StringIO()
+    with _environment(output=output) as config:
+        command.upgrade(config, "head", sql=True)
+    return output.getvalue()
+
+
+def versions_path() -> Path:
+    """Folder of our revisions, for ``version_locations`` of an application's Alembic environment.
+
+    Its branch is labelled ``fencing``: ``alembic upgrade fencing@head``, and a migration that
+    fences a table says ``depends_on = "fencing"``.
+    """
+    return _location() / "versions"
+
+
+def place(url: str | URL) -> str:
+    """Which database a URL means, in words, without its password."""
+    parsed = _url(url)
+    host = f" on {parsed.host}" if parsed.host else ""
+    return f'database "{parsed.database or parsed.username or ""}"{host}'
+
+
+def _location() -> Path:
+    for location in _LOCATIONS:
+        if (location / "env.py").is_file():
+            return location
+    raise FencingUsageError(
+        f"this installation of fencing lacks its migrations; looked in {_LOCATIONS[0]}"
+    )
+
+
+@contextmanager
+def _environment(
+    connection: Connection | None = None, output: io.StringIO | None = None
+) -> Iterator[Config]:
+    """Our environment, which env.py finds ready-made in ``config.attributes``."""
+    from alembic.config import Config  # noqa: PLC0415 -- imports autogenerate
+    from alembic.util.exc import CommandError  # noqa: PLC0415
+
+    attributes: dict[str, Any] = {"connection": connection, "applied": []}
+    config = Config(output_buffer=output, attributes=attributes)
+    # A percent sign in an option would be taken for an interpolation.
+    config.set_main_option("script_location", str(_location()).replace("%", "%%"))
+    try:
+        with _one_at_a_time:
+            yield config
+    except CommandError as error:
+        raise FencingUsageError(
+            f"this version of fencing cannot migrate this database, which a newer one may have "
+            f"installed: {error}"
+        ) from error
+
+
+@contextmanager
+def _connected(target: str | URL | Engine | Connection) -> Iterator[Connection]:
+    import sqlalchemy as sa  # noqa: PLC0415 -- `fencing sql` does without
+
+    if isinstance(target, sa.Connection):
+        _check_dialect(target.dialect.name)
+        if target.in_transaction():
+            yield target
+        else:
+            with target.begin():
+                yield target
+        return
+    if isinstance(target, sa.Engine):
+        engine = target
+        _check_dialect(engine.dialect.name)
+    elif isinstance(target, str | sa.URL):
+        engine = sa.create_engine(_url(target), poolclass=sa.NullPool)
+    else:
+        raise TypeError(
+            "install and uninstall take a URL, an Engine or a Connection, not "
+            f"{type(target).__name__}; under asyncio: await connection.run_sync(install)"
+        )
+    # After the wait for another installation a new snapshot is needed, whatever the default is.
+    with (
+        engine.execution_options(isolation_level="READ COMMITTED").connect() as connection,
+        connection.begin(),
+    ):
+        yield connection
+
+
+def _url(text: str | URL) -> URL:
+    from sqlalchemy import make_url  # noqa: PLC0415 -- `fencing sql` does without
+
+    try:
+        url = make_url(text)
+    except Exception:  # noqa: BLE001
+        # Whatever it says may quote the URL, which may hold a password.
+        raise ValueError(
+            "not a database URL; it looks like postgresql://user:password@host:5432/database"
+        ) from None
+    dialect, _, driver = url.drivername.partition("+")
+    if dialect == "postgres":  # what libpq and many hosting services call it
+        dialect = "postgresql"
+    _check_dialect(dialect)
+    if not driver or driver in _ASYNC_DRIVERS:
+        driver = "psycopg"
+    return url.set(drivername=f"{dialect}+{driver}")
+
+
+def _check_dialect(name: str) -> None:
+    if name != "postgresql":
+        raise ValueError(f"only PostgreSQL can refuse writes by fencing token, not {name}")

@@ -1,0 +1,67 @@
+"""Alembic environment of schema ``fencing``.
+
+Run by :func:`fencing.migration.install`, which passes its connection, or by hand::
+
+    export FENCING_DATABASE_URL=postgresql+psycopg://localhost/bank
+    alembic -c migrations/alembic.ini upgrade head
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from alembic import context
+from sqlalchemy import Connection, NullPool, create_engine, text
+
+from fencing.migration.environment import VERSION_TABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from alembic.runtime.migration import MigrationContext, MigrationInfo
+
+# Two processes that install at once: the second waits here, and finds it done. A number of our
+# own choice, in the two-number space of advisory locks, which no lock of a resource can meet.
+LOCK = text("SELECT pg_advisory_xact_lock(1178944579, 0)")
+
+
+def run_offline() -> None:
+    context.configure(dialect_name="postgresql", literal_binds=True, version_table=VERSION_TABLE)
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+def run_online(connection: Connection) -> None:
+    applied: list[str] = context.config.attributes.setdefault("applied", [])
+
+    def note(
+        *, step: MigrationInfo, ctx: MigrationContext, heads: Collection[str], run_args: object
+    ) -> None:
+        del ctx, heads, run_args
+        applied.append(step.up_revision_id)  # the lower end is "down", whichever way it went
+
+    context.configure(connection=connection, version_table=VERSION_TABLE, on_version_apply=note)
+    with context.begin_transaction():
+        connection.execute(LOCK)
+        context.run_migrations()
+
+
+def url() -> str:
+    configured = os.environ.get("FENCING_DATABASE_URL") or context.config.get_main_option(
+        "sqlalchemy.url"
+    )
+    if not configured:
+        raise SystemExit("set FENCING_DATABASE_URL, or sqlalchemy.url in alembic.ini")
+    return configured
+
+
+given = context.config.attributes.get("connection")
+if context.is_offline_mode():
+    run_offline()
+elif given is not None:
+    run_online(given)
+else:
+    engine = create_engine(url(), poolclass=NullPool, isolation_level="READ COMMITTED")
+    with engine.connect() as own:
+        run_online(own)
