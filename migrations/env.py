@@ -17,9 +17,7 @@ from sqlalchemy import Connection, NullPool, create_engine, text
 from fencing.migration.environment import VERSION_TABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from alembic.runtime.migration import MigrationContext, MigrationInfo
+    from alembic.runtime.migration import MigrationInfo
 
 # Two processes that install at once: the second waits here, and finds it done. A number of our
 # own choice, in the two-number space of advisory locks, which no lock of a resource can meet.
@@ -35,13 +33,15 @@ def run_offline() -> None:
 def run_online(connection: Connection) -> None:
     applied: list[str] = context.config.attributes.setdefault("applied", [])
 
-    def note(
-        *, step: MigrationInfo, ctx: MigrationContext, heads: Collection[str], run_args: object
-    ) -> None:
-        del ctx, heads, run_args
-        applied.append(step.up_revision_id)  # the lower end is "down", whichever way it went
+    def note(*, step: MigrationInfo, **_: object) -> None:
+        # The lower end of a step is "down", whichever way it went; ours have one upper end.
+        applied.extend(step.up_revision_ids)
 
-    context.configure(connection=connection, version_table=VERSION_TABLE, on_version_apply=note)
+    context.configure(
+        connection=connection,
+        version_table=VERSION_TABLE,
+        on_version_apply=note,  # type: ignore[arg-type]  # called with keywords, and typed without
+    )
     with context.begin_transaction():
         connection.execute(LOCK)
         context.run_migrations()

@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from fencing.errors import LockNotAcquiredError
-from fencing.hooks.ambient import Fence, Suspension
+from fencing.hooks.ambient import Fence, Suspension, Whereabouts
 from fencing.lease import BaseLease
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class GuardedScope:
     def __init__(self, lease: BaseLease, databases: Sequence[Database]) -> None:
         self._lease = lease
         self.databases = databases
+        self.acquired_in = Whereabouts()
         self._fence: Fence | None = None
 
     def open(self) -> None:
@@ -84,7 +85,10 @@ class BaseGuard(Generic[LeaseT]):
 
     def _holds(self, resource: str) -> bool:
         lease = self._held.get(_self_key(resource))
-        return lease is not None and lease.remaining > 0
+        if lease is None or lease.remaining <= 0:
+            return False
+        # The key's idents are used again when a thread or task has ended.
+        return isinstance(lease.scope, GuardedScope) and lease.scope.acquired_in.is_here()
 
     def _raise_if_held(self, resource: str) -> None:
         if self._holds(resource):

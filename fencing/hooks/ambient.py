@@ -32,14 +32,15 @@ class Whereabouts:
     __slots__ = ("_task", "_thread")
 
     def __init__(self) -> None:
+        # References, not idents: those are used again when a thread or task has ended.
         task = _current_task()
-        self._thread = threading.get_ident()
+        self._thread = weakref.ref(threading.current_thread())
         self._task = None if task is None else weakref.ref(task)
 
     def is_here(self) -> bool:
         """Whether this is the thread and task that is running now."""
         task = _current_task()
-        if threading.get_ident() != self._thread:
+        if self._thread() is not threading.current_thread():
             return False
         return task is None if self._task is None else self._task() is task
 

@@ -136,6 +136,8 @@ class Hooks:
                 "is in force: a prepared transaction has no holder and ends at no limit; use an "
                 "ordinary one, or guard.suspended() if it writes nothing guarded"
             )
+        # Nothing of what the connection's transaction before has presented.
+        self.presentations.put(connection, Presentation(connection))
 
     def before_cursor_execute(
         self,

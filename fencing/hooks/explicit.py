@@ -90,7 +90,9 @@ def _fence_connection(connection: Connection, entry: Fence) -> Callable[[], None
 
     def restore() -> None:
         if not connection.closed:
-            connection.execution_options(**{EXPLICIT: before})
+            # Only what we have put there: fences may be closed in another order than opened.
+            now: tuple[Fence, ...] = connection.get_execution_options().get(EXPLICIT, ())
+            connection.execution_options(**{EXPLICIT: tuple(f for f in now if f is not entry)})
 
     return restore
 

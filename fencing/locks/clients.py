@@ -38,6 +38,7 @@ from fencing.locks.connections import (
     call_end,
     client_like,
     cluster_like,
+    pools_of,
 )
 
 if TYPE_CHECKING:
@@ -103,7 +104,8 @@ class Sibling:
     def close(self) -> None:
         """Close the connections; another call opens them again."""
         if isinstance(self._made, redis.Redis):
-            self._made.connection_pool.disconnect()
+            for pool in pools_of(self._made):
+                pool.disconnect()
         elif self._made is not None:
             # close() alone leaves the pools of a cluster that was given as a URL as they are.
             self._made.disconnect_connection_pools()
@@ -160,7 +162,8 @@ class AsyncSibling:
     async def aclose(self) -> None:
         """Close the connections; another call opens them again."""
         if isinstance(self._made, redis.asyncio.Redis):
-            await self._made.connection_pool.disconnect()
+            for pool in pools_of(self._made):
+                await pool.disconnect()
         else:
             await self._made.aclose()
 

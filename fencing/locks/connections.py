@@ -25,7 +25,14 @@ from redis.retry import Retry
 
 from fencing.clock import now
 
-__all__ = ["async_client_like", "async_cluster_like", "call_end", "client_like", "cluster_like"]
+__all__ = [
+    "async_client_like",
+    "async_cluster_like",
+    "call_end",
+    "client_like",
+    "cluster_like",
+    "pools_of",
+]
 
 _MAJOR = int(redis.__version__.split(".")[0])
 
@@ -45,7 +52,10 @@ def _left(own: float | None) -> float | None:
 
 
 class _Bounded:
-    """Mixed into a connection class: no operation outlasts the call it belongs to."""
+    """Mixed into a connection class: connecting and reading do not outlast the call.
+
+    Sending needs no limit: our requests fit into the socket's buffer, which is empty by then.
+    """
 
     socket_timeout: float | None
     socket_connect_timeout: float | None
@@ -61,10 +71,6 @@ class _Bounded:
             super().connect()  # type: ignore[misc]
         finally:
             self.socket_timeout, self.socket_connect_timeout = own
-
-    def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
-        self._limit()
-        super().send_packed_command(*args, **kwargs)  # type: ignore[misc]
 
     def read_response(self, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -143,6 +149,13 @@ def client_like(client: Any) -> Any:
 def async_client_like(client: Any) -> Any:
     """A ``redis.asyncio.Redis`` with a pool of its own, made like the client's."""
     return redis.asyncio.Redis(connection_pool=_async_pool(client.connection_pool))
+
+
+def pools_of(client: Any) -> list[Any]:
+    """The pools of a client that was made here: its own, and those to its sentinels."""
+    manager = getattr(client.connection_pool, "sentinel_manager", None)
+    sentinels = [] if manager is None else manager.sentinels
+    return [client.connection_pool, *(sentinel.connection_pool for sentinel in sentinels)]
 
 
 def _pool(pool: Any) -> Any:

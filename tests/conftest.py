@@ -1,0 +1,102 @@
+"""Servers and databases for all tests.
+
+Servers are found in this order:
+
+1. ``FENCING_TEST_REDIS_URL`` and ``FENCING_TEST_DATABASE_URL``, each where it is set; the database
+   user must be allowed to create databases.
+2. ``pytest --services=docker``: testcontainers, with the images that
+   ``FENCING_TEST_POSTGRES_IMAGE`` and ``FENCING_TEST_REDIS_IMAGE`` name.
+3. The embedded servers.
+
+Fixtures of the session: ``redis_url``, ``database_url``. Of each test: ``database`` and
+``fenced_database`` (addresses of fresh databases), ``redis_namespace``, ``redis_client``,
+``own_valkey`` (a server to kill).
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+import redis
+
+from fencing.embedded import ValkeyProcess
+from tests.support.databases import DatabaseFactory
+from tests.support.services import Services
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--services",
+        choices=["embedded", "docker"],
+        default="embedded",
+        help="where servers come from that no FENCING_TEST_..._URL names (default: embedded)",
+    )
+
+
+@pytest.fixture(scope="session")
+def services(pytestconfig: pytest.Config) -> Iterator[Services]:
+    """The servers of this run (of this worker, with pytest-xdist), each started when asked for."""
+    with Services(pytestconfig.getoption("--services")) as services:
+        yield services
+
+
+@pytest.fixture(scope="session")
+def redis_url(services: Services) -> str:
+    """Address of a Redis or Valkey that tests share; see ``redis_namespace``."""
+    return services.redis_url
+
+
+@pytest.fixture(scope="session")
+def database_url(services: Services) -> str:
+    """SQLAlchemy address of the server's own database: to look at, not to write to."""
+    return services.database_url
+
+
+@pytest.fixture(scope="session")
+def database_factory(database_url: str) -> Iterator[DatabaseFactory]:
+    """Makes databases; for tests that need several."""
+    with DatabaseFactory(database_url) as factory:
+        yield factory
+
+
+@pytest.fixture
+def database(database_factory: DatabaseFactory) -> Iterator[str]:
+    """SQLAlchemy address of a fresh, empty database of this test's own."""
+    with database_factory.empty() as url:
+        yield url
+
+
+@pytest.fixture
+def fenced_database(database_factory: DatabaseFactory) -> Iterator[str]:
+    """SQLAlchemy address of a fresh database with schema ``fencing`` installed."""
+    with database_factory.fenced() as url:
+        yield url
+
+
+@pytest.fixture
+def redis_client(redis_url: str) -> Iterator[redis.Redis]:
+    """A client of the shared server; answers are bytes."""
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+
+
+@pytest.fixture
+def redis_namespace(redis_client: redis.Redis) -> Iterator[str]:
+    """A namespace of this test's own; keys that contain it are deleted afterwards."""
+    namespace = f"test-{uuid.uuid4().hex}"
+    yield namespace
+    keys = list(redis_client.scan_iter(match=f"*{namespace}*", count=1000))
+    if keys:
+        redis_client.delete(*keys)
+
+
+@pytest.fixture
+def own_valkey() -> Iterator[ValkeyProcess]:
+    """A running Valkey of this test's own, to flush, stop, kill and start again."""
+    with ValkeyProcess() as valkey:
+        yield valkey

@@ -1,0 +1,255 @@
+"""fencing.enter: presenting leases, in what order it locks, and the limits it sets."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from fencing.schema.names import CLAIM_SETTING, NOT_ADMITTED, STALE
+from tests.schema.sql import (
+    ACCOUNT,
+    ALICE,
+    BOB,
+    admit,
+    enter,
+    refused,
+    setting,
+    wait_until_blocked,
+)
+
+if TYPE_CHECKING:
+    from tests.schema.conftest import Connect
+
+LIMITS = (
+    "idle_in_transaction_session_timeout",
+    "statement_timeout",
+    "transaction_timeout",
+    "client_connection_check_interval",
+)
+
+
+@pytest.fixture
+def session(connect: Connect, admin: psycopg.Connection) -> psycopg.Connection:
+    """A connection whose transactions may enter: token 1 of Alice is admitted."""
+    admit(admin, 1)
+    return connect()
+
+
+def test_a_current_lease_is_noted_for_this_transaction(session):
+    enter(session)
+    assert ACCOUNT.encode().hex() in setting(session, CLAIM_SETTING)
+    session.commit()
+    assert not setting(session, CLAIM_SETTING)
+
+
+def test_entering_takes_no_transaction_id(session):
+    enter(session)
+    assert session.execute("SELECT pg_current_xact_id_if_assigned()").fetchone() == (None,)
+
+
+@pytest.mark.parametrize("lease", [("unknown", 1, ALICE), (ACCOUNT, 2, ALICE), (ACCOUNT, 2, BOB)])
+def test_a_lease_that_was_never_admitted_is_told_apart(session, lease):
+    with refused(NOT_ADMITTED):
+        enter(session, lease)
+
+
+@pytest.mark.parametrize(("token", "holder"), [(1, ALICE), (1, BOB), (3, BOB)])
+def test_an_overtaken_lease_is_stale(session, admin, token, holder):
+    admit(admin, 3)
+    with refused(STALE) as caught:
+        enter(session, (ACCOUNT, token, holder))
+    assert '"current_token": 3' in caught.value.diag.message_detail
+
+
+def test_one_stale_lease_of_several_refuses_them_all(session, admin):
+    admit(admin, 1, resource="other")
+    admit(admin, 2, BOB)
+    with refused(STALE):
+        enter(session, ("other", 1, ALICE), (ACCOUNT, 1, ALICE))
+    session.rollback()
+    assert not setting(session, CLAIM_SETTING)
+
+
+def test_entering_twice_presents_both(session, admin):
+    admit(admin, 1, resource="other")
+    enter(session)
+    enter(session, (ACCOUNT, 1, ALICE), ("other", 1, ALICE))
+    claim = setting(session, CLAIM_SETTING)
+    assert claim.count("=") == 2
+
+
+def test_locks_are_taken_in_one_order_whatever_the_order_of_the_leases(connect, admin):
+    names = [f"account:{number}" for number in range(8)]
+    for name in names:
+        admit(admin, 1, resource=name)
+    ordered = [
+        name
+        for (name,) in admin.execute(
+            "SELECT n FROM unnest(%s::text[]) AS n ORDER BY fencing.lock_key(n)", (names,)
+        )
+    ]
+    # The third lock is taken: whoever goes in order holds the first two while it waits.
+    blocker = connect()
+    blocker.execute("SELECT pg_advisory_xact_lock(fencing.lock_key(%s))", (ordered[2],))
+    for leases in (ordered, ordered[::-1], names):
+        session = connect()
+        thread = threading.Thread(
+            target=_enter_and_fail, args=(session, [(name, 1, ALICE) for name in leases])
+        )
+        thread.start()
+        wait_until_blocked(admin, session.info.backend_pid)
+        held = admin.execute(
+            "SELECT count(*) FILTER (WHERE granted), count(*) FROM pg_locks "
+            "WHERE locktype = 'advisory' AND pid = %s",
+            (session.info.backend_pid,),
+        ).fetchone()
+        session.cancel_safe()
+        thread.join()
+        session.rollback()
+        assert held == (2, 3)
+
+
+def _enter_and_fail(session: psycopg.Connection, leases: list[tuple[str, int, str]]) -> None:
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        enter(session, *leases)
+
+
+def test_entry_waits_for_an_admission_in_progress_and_sees_it(session, connect, admin):
+    successor = connect()
+    admit(successor, 2, BOB)
+    outcome: list[str | None] = []
+
+    def try_it() -> None:
+        with pytest.raises(psycopg.Error) as caught:
+            enter(session)
+        outcome.append(caught.value.sqlstate)
+
+    thread = threading.Thread(target=try_it)
+    thread.start()
+    wait_until_blocked(admin, session.info.backend_pid)
+    successor.commit()
+    thread.join()
+    assert outcome == [STALE]
+
+
+@pytest.mark.parametrize("own", ["0", "30s"])
+def test_the_wait_ends_with_the_trust(session, connect, own):
+    admit(connect(), 2, BOB)
+    session.execute(f"SET LOCAL lock_timeout = '{own}'")
+    started = time.monotonic()
+    with pytest.raises(psycopg.errors.LockNotAvailable):
+        enter(session, limit_ms=300)
+    assert 0.25 < time.monotonic() - started < 2
+
+
+def test_the_wait_ends_with_the_users_own_lock_timeout_if_that_is_shorter(session, connect):
+    admit(connect(), 2, BOB)
+    session.execute("SET LOCAL lock_timeout = '100ms'")
+    started = time.monotonic()
+    with pytest.raises(psycopg.errors.LockNotAvailable):
+        enter(session, limit_ms=20_000)
+    assert time.monotonic() - started < 2
+
+
+@pytest.mark.parametrize("own", ["0", "77ms", "1min"])
+def test_the_users_lock_timeout_is_restored(session, own):
+    session.execute(f"SET lock_timeout = '{own}'")
+    enter(session, limit_ms=5000)
+    assert setting(session, "lock_timeout") == own
+
+
+def _milliseconds(session: psycopg.Connection, name: str) -> float | None:
+    row = session.execute(
+        "SELECT EXTRACT(epoch FROM CAST(current_setting(%s, true) AS interval)) * 1000", (name,)
+    ).fetchone()
+    assert row is not None
+    return None if row[0] is None else float(row[0])
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_limit_is_the_trust_that_is_left(session, name):
+    before = setting(session, name)
+    enter(session, limit_ms=400)
+    if name == "transaction_timeout" and session.info.server_version < 170000:
+        assert setting(session, name) is None
+    else:
+        assert 300 <= _milliseconds(session, name) <= 400
+    session.commit()
+    assert setting(session, name) == before
+
+
+def test_the_client_is_looked_after_twice_a_second_at_least(session):
+    enter(session, limit_ms=60_000)
+    assert _milliseconds(session, "client_connection_check_interval") == 500
+
+
+@pytest.mark.parametrize("name", LIMITS)
+@pytest.mark.parametrize("own", ["100", "3h", "1d"])
+def test_a_limit_is_never_longer_than_the_users_own(session, name, own):
+    if name == "transaction_timeout" and session.info.server_version < 170000:
+        pytest.skip("came with PostgreSQL 17")
+    session.execute(f"SET {name} = '{own}'")
+    session.commit()
+    enter(session, limit_ms=7_200_000)
+    most = {"100": 100, "3h": 7_200_000, "1d": 7_200_000}[own]
+    if name == "client_connection_check_interval":
+        most = min(most, 500)
+    assert most * 0.99 <= _milliseconds(session, name) <= most
+    session.rollback()
+    assert setting(session, name) == {"100": "100ms", "3h": "3h", "1d": "1d"}[own]
+
+
+def test_entering_again_never_lengthens_a_limit(session):
+    enter(session, limit_ms=1000)
+    enter(session, limit_ms=60_000)
+    assert _milliseconds(session, "statement_timeout") <= 1000
+
+
+@pytest.mark.parametrize("limit_ms", [0, -5])
+def test_no_trust_left_means_one_millisecond_not_no_limit(session, limit_ms):
+    started = time.monotonic()
+    with pytest.raises(psycopg.Error) as caught:  # noqa: PT012
+        enter(session, limit_ms=limit_ms)  # may be ended by its own limit already
+        session.execute("SELECT pg_sleep(5)")
+    # Whichever limit comes first: idle, statement or transaction; some close the connection.
+    assert caught.value.sqlstate in {"25P03", "25P04", "57014"}
+    assert time.monotonic() - started < 3
+
+
+def test_without_a_limit_nothing_is_set(session):
+    before = [setting(session, name) for name in LIMITS]
+    enter(session, limit_ms=None)
+    assert [setting(session, name) for name in LIMITS] == before
+
+
+def test_an_idle_transaction_ends_with_its_trust_and_lets_its_successor_in(session, admin):
+    enter(session, limit_ms=300)
+    started = time.monotonic()
+    assert admit(admin, 2, BOB, wait_ms=10_000) is True
+    assert 0.1 < time.monotonic() - started < 3
+
+
+def test_a_transaction_that_keeps_busy_is_ended_from_17_on(session, admin):
+    if session.info.server_version < 170000:
+        pytest.skip("transaction_timeout came with PostgreSQL 17")
+    session.execute("SET LOCAL transaction_timeout = '1h'")  # running, and to be shortened
+    enter(session, limit_ms=400)
+    started = time.monotonic()
+    with refused("25P04"):
+        while time.monotonic() - started < 10:
+            session.execute("SELECT pg_sleep(0.05)")
+    assert time.monotonic() - started < 3
+
+
+@pytest.mark.parametrize(
+    "leases", ["x", "zz=1.a", "61", "61=", "61=x.a", "6=1.a", "61=1.a  61=1.a"]
+)
+def test_malformed_leases_are_refused(session, leases):
+    with pytest.raises(psycopg.Error):
+        enter(session, leases)
+    session.rollback()
+    assert not setting(session, CLAIM_SETTING)

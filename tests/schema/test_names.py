@@ -1,0 +1,75 @@
+"""Python and SQL agree on their names, and tools that read the SQL find nothing to change."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from fencing.schema import ddl, names
+
+ALL_SQL = "\n".join(
+    [
+        *ddl.install(),
+        *ddl.uninstall(),
+        *ddl.fence_table("accounts", "account:{id}"),
+        *ddl.fence_table("ledger", "ledger", operations=["delete"]),
+        *ddl.unfence_table("accounts"),
+    ]
+)
+SQLSTATES = {
+    name: value
+    for name, value in vars(names).items()
+    if isinstance(value, str) and re.fullmatch(r"ZF\d{3}", value)
+}
+CONSTANTS = {
+    name: value
+    for name, value in vars(names).items()
+    if name.isupper() and isinstance(value, str) and not value.startswith("SELECT")
+}
+
+
+def test_no_sqlstate_means_two_things():
+    assert len(set(SQLSTATES.values())) == len(SQLSTATES)
+
+
+def test_every_sqlstate_in_the_sql_has_a_name():
+    assert set(re.findall(r"ZF\d{3}", ALL_SQL)) == set(SQLSTATES.values())
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_every_name_occurs_in_the_sql(name):
+    assert re.search(rf"(?<![\w]){re.escape(CONSTANTS[name])}(?![\w])", ALL_SQL)
+
+
+@pytest.mark.parametrize("trigger", names.TRIGGERS.values())
+def test_every_trigger_is_created(trigger):
+    assert f'CREATE TRIGGER "{trigger}"' in ALL_SQL
+
+
+@pytest.mark.parametrize("call", [names.ADMIT, names.ENTER, names.MARK])
+def test_every_call_matches_a_function_that_callers_may_execute(call):
+    function = re.search(r"fencing\.\w+", call).group()
+    types = ", ".join(re.findall(r"CAST\(:\w+ AS (\w+)\)", call))
+    grant = ALL_SQL[ALL_SQL.rindex("GRANT EXECUTE ON FUNCTION") :]
+    assert f"{function}({types})" in grant
+    assert f"CREATE FUNCTION {function}(" in ALL_SQL
+
+
+def test_nothing_in_the_sql_looks_like_a_parameter():
+    assert "%" not in ALL_SQL
+    assert re.findall(r":\w+", ALL_SQL) == []
+    assert "\t" not in ALL_SQL
+
+
+def test_the_sql_is_plain_ascii():
+    assert ALL_SQL.isascii()
+
+
+def test_install_is_split_into_single_statements():
+    statements = ddl.install()
+    assert len(statements) > 20
+    for statement in statements:
+        assert "\n--;" not in statement
+        outside = re.sub(r"(?s)\$fencing\$.*?\$fencing\$|--[^\n]*|'[^']*'", "", statement)
+        assert ";" not in outside, statement

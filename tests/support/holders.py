@@ -1,0 +1,128 @@
+"""Lock holders to run in processes of their own; see `tests.support.processes`."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from fencing import FencingError, Guard, Lease, RedisLockService
+from tests.support.bank import Account
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.child import Parent
+
+NO_LIMITS = text(
+    "SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ("
+    "'idle_in_transaction_session_timeout', 'statement_timeout', 'transaction_timeout')"
+)
+
+
+@contextmanager
+def guarding(redis_url: str, namespace: str, url: str) -> Iterator[tuple[Guard, Engine]]:
+    """A guard over the real services, closed at the end."""
+    engine = create_engine(url)
+    with Guard(RedisLockService.from_url(redis_url, namespace=namespace), engine) as guard:
+        yield guard, engine
+    engine.dispose()
+
+
+def zombie(
+    parent: Parent, redis_url: str, namespace: str, url: str, account: int, ttl: float, how: str
+) -> None:
+    """Opens a transaction under a lease, is stopped in it, and goes on in the way ``how`` says.
+
+    Reports "open" and waits for "go on"; "past the check" it does so only after its own deadline
+    has been checked, when the next message is as good as sent. Then it reports "refused" or "done".
+    """
+    with (
+        guarding(redis_url, namespace, url) as (guard, engine),
+        guard.acquire(f"account:{account}", ttl=ttl) as lease,
+        Session(engine) as session,
+    ):
+        row = session.get_one(Account, account)
+        row.balance = 0
+        session.flush()
+        pid = session.scalar(text("SELECT pg_backend_pid()"))
+        if "unlimited" in how:
+            session.execute(NO_LIMITS)
+
+        def stop(*_: object) -> None:
+            parent.report("open", pid=pid, token=lease.token)
+            parent.wait_for("go on")
+
+        if "past the check" in how:
+            event.listen(engine, "commit", stop)
+            event.listen(engine, "before_cursor_execute", stop)
+        elif "busy" in how:
+            parent.report("open", pid=pid, token=lease.token)
+        else:
+            stop()
+        if "busy" in how:
+            attempt(parent, lambda: session.execute(text("SELECT pg_sleep(60)")), lease)
+        elif "statement" in how:
+            attempt(parent, lambda: session.execute(text("SELECT 1")), lease)
+        else:
+            attempt(parent, session.commit, lease)
+
+
+def attempt(parent: Parent, act: object, lease: Lease) -> None:
+    """Do something, and report how it went."""
+    try:
+        act()  # type: ignore[operator]
+    except (FencingError, DBAPIError) as error:
+        parent.report(
+            "refused", error=type(error).__name__, lost=lease.lost,
+            current_token=getattr(error, "current_token", None),
+        )  # fmt: skip
+    else:
+        parent.report("done")
+
+
+def writes_what_it_computed(
+    parent: Parent, redis_url: str, namespace: str, url: str, account: int, ttl: float
+) -> None:
+    """Writes in a second transaction what it computed in its first; stopped before its entry."""
+    with (
+        guarding(redis_url, namespace, url) as (guard, engine),
+        guard.acquire(f"account:{account}", ttl=ttl) as lease,
+        Session(engine) as session,
+    ):
+        computed = session.get_one(Account, account).balance - 1
+        session.rollback()
+
+        def stop(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+            if "fencing.enter" in statement:
+                parent.report("about to enter")
+                parent.wait_for("go on")
+
+        event.listen(engine, "before_cursor_execute", stop)
+
+        def write() -> None:
+            session.get_one(Account, account).balance = computed
+            session.commit()
+
+        attempt(parent, write, lease)
+
+
+def increments(
+    parent: Parent, redis_url: str, namespace: str, url: str, account: int, times: int
+) -> None:
+    """Adds 1 so many times; any error ends the process."""
+    with guarding(redis_url, namespace, url) as (guard, engine):
+        parent.report("ready")
+        parent.wait_for("go")
+        for _ in range(times):
+            with (
+                guard.acquire(f"account:{account}", ttl=30) as lease,
+                Session(engine) as session,
+            ):
+                session.get_one(Account, account).balance += 1
+                session.commit()
+            assert not lease.lost
+        parent.report("finished")

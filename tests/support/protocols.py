@@ -1,0 +1,82 @@
+"""Reads what clients of Redis and PostgreSQL send, as far as it takes to count it."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["PostgresRequests", "RedisRequests", "Request"]
+
+Request: TypeAlias = tuple[bytes, ...]
+
+# Sent in place of a start-up message: wishes for encryption, to which another start-up follows.
+ENCRYPTION_REQUESTS = (80877103, 80877104)
+
+
+class RedisRequests:
+    """Commands: arrays of bulk strings."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+
+    def feed(self, data: bytes) -> Iterator[Request]:
+        """Yield the commands that are complete now."""
+        self._buffer += data
+        while (parsed := self._parse()) is not None:
+            words, self._buffer = parsed
+            yield words
+
+    def _parse(self) -> tuple[Request, bytes] | None:
+        head, separator, rest = self._buffer.partition(b"\r\n")
+        if not separator:
+            return None
+        if not head.startswith(b"*"):
+            return tuple(head.split()), rest
+        words = []
+        for _ in range(int(head[1:])):
+            size, separator, rest = rest.partition(b"\r\n")
+            if not separator or len(rest) < int(size[1:]) + 2:
+                return None
+            words.append(rest[: int(size[1:])])
+            rest = rest[int(size[1:]) + 2 :]
+        return tuple(words), rest
+
+
+class PostgresRequests:
+    """Frontend messages: their type and, for ``Q`` (query) and ``P`` (parse), the SQL.
+
+    A round trip ends with each ``Q`` and each ``S`` (sync).
+    """
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._started = False
+
+    def feed(self, data: bytes) -> Iterator[Request]:
+        """Yield the messages that are complete now; none of the start-up."""
+        self._buffer += data
+        while True:
+            type_bytes = 1 if self._started else 0
+            if len(self._buffer) < type_bytes + 4:
+                return
+            (size,) = struct.unpack_from("!I", self._buffer, type_bytes)
+            end = type_bytes + size
+            if len(self._buffer) < end:
+                return
+            message, self._buffer = self._buffer[:end], self._buffer[end:]
+            if self._started:
+                yield self._message(message[:1], message[5:])
+            else:
+                (code,) = struct.unpack_from("!I", message, 4)
+                self._started = code not in ENCRYPTION_REQUESTS
+
+    @staticmethod
+    def _message(kind: bytes, body: bytes) -> Request:
+        if kind == b"Q":
+            return kind, body.rstrip(b"\0")
+        if kind == b"P":
+            return kind, body.split(b"\0")[1]
+        return (kind,)

@@ -1,0 +1,75 @@
+"""Where the tests' servers come from."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from fencing import embedded
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+DEFAULT_POSTGRES_IMAGE = "postgres:18"
+DEFAULT_REDIS_IMAGE = "redis:8"
+
+
+class Services:
+    """Finds or starts each server when its address is first asked for.
+
+    Args:
+        kind: ``embedded`` or ``docker``: where servers come from that no variable names.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._stack = contextlib.ExitStack()
+
+    @cached_property
+    def redis_url(self) -> str:
+        """Address of a Redis or Valkey, for redis-py."""
+        if url := os.environ.get("FENCING_TEST_REDIS_URL"):
+            return url
+        return self._redis_container() if self.kind == "docker" else self._valkey()
+
+    @cached_property
+    def database_url(self) -> str:
+        """Address of a PostgreSQL, for SQLAlchemy with psycopg 3."""
+        if url := os.environ.get("FENCING_TEST_DATABASE_URL"):
+            return url
+        return self._postgres_container() if self.kind == "docker" else self._postgres()
+
+    def _valkey(self) -> str:
+        return self._stack.enter_context(embedded.start(postgres=False)).redis_url
+
+    def _postgres(self) -> str:
+        return self._stack.enter_context(embedded.start(redis=False, in_memory=True)).database_url
+
+    def _redis_container(self) -> str:
+        from testcontainers.redis import RedisContainer
+
+        image = os.environ.get("FENCING_TEST_REDIS_IMAGE", DEFAULT_REDIS_IMAGE)
+        container = self._stack.enter_context(RedisContainer(image))
+        host, port = container.get_container_host_ip(), container.get_exposed_port(6379)
+        return f"redis://{host}:{port}/0"
+
+    def _postgres_container(self) -> str:
+        from testcontainers.postgres import PostgresContainer
+
+        image = os.environ.get("FENCING_TEST_POSTGRES_IMAGE", DEFAULT_POSTGRES_IMAGE)
+        container = self._stack.enter_context(PostgresContainer(image, driver="psycopg"))
+        return str(container.get_connection_url())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.close()
