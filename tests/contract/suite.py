@@ -1,0 +1,399 @@
+"""What every lock service must do: subclass, and supply the fixtures ``locks`` and ``backdoor``.
+
+The suite is written once, async; a sync service takes part behind ``ThreadedLocks``. It knows
+nothing of Redis, so the next lock service runs the same tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fencing.clock import now
+from fencing.errors import (
+    FencingUsageError,
+    LeaseExpiredError,
+    LeaseLostError,
+    LockNotAcquiredError,
+)
+from fencing.request import MAX_TOKEN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BAD_RESOURCES = [
+    pytest.param("", ValueError, id="empty"),
+    pytest.param("x" * 513, ValueError, id="513 bytes"),
+    pytest.param("ü" * 257, ValueError, id="514 bytes in 257 characters"),
+    pytest.param("a\0b", ValueError, id="NUL"),
+    pytest.param("a\ud800b", ValueError, id="lone surrogate"),
+    pytest.param(None, TypeError, id="None"),
+    pytest.param(b"account:42", TypeError, id="bytes"),
+    pytest.param(42, TypeError, id="int"),
+]
+
+BAD_TTLS = [
+    *[
+        pytest.param(ttl, ValueError, id=f"ttl {ttl}")
+        for ttl in (0, -1, 0.001, math.nan, math.inf, -math.inf, 86_400.5)
+    ],
+    *[pytest.param(ttl, TypeError, id=f"ttl {ttl!r}") for ttl in (None, "10", True)],
+]
+
+BAD_OTHERS = [
+    pytest.param({"blocking_timeout": -0.1}, ValueError, id="negative timeout"),
+    pytest.param({"blocking_timeout": math.nan}, ValueError, id="timeout NaN"),
+    pytest.param({"blocking_timeout": math.inf}, ValueError, id="timeout infinite"),
+    pytest.param({"blocking_timeout": "1"}, TypeError, id="timeout str"),
+    pytest.param({"blocking": False, "blocking_timeout": 1}, ValueError, id="both"),
+    pytest.param({"blocking": False, "blocking_timeout": 0}, ValueError, id="both, zero"),
+    pytest.param({"blocking": 1}, TypeError, id="blocking int"),
+    pytest.param({"floor": -1}, ValueError, id="floor negative"),
+    pytest.param({"floor": MAX_TOKEN}, ValueError, id="floor too high"),
+    pytest.param({"floor": 1.0}, TypeError, id="floor float"),
+    pytest.param({"floor": True}, TypeError, id="floor bool"),
+    pytest.param({"owner": 7}, TypeError, id="owner int"),
+    pytest.param({"owner": "a\0b"}, ValueError, id="owner NUL"),
+]
+
+
+class LockServiceContract:
+    """How leases are granted, kept, healed, given back and lost.
+
+    Fixtures, from the subclass or its module:
+        locks: An async lock service, or a sync one behind ``ThreadedLocks``.
+        backdoor: ``drop(resource)``: the service forgets the lock; ``asked()``: how many requests
+            have been sent so far.
+    """
+
+    # Granting
+
+    async def test_a_lease_says_what_was_granted(self, locks: Any) -> None:
+        before = now()
+        lease = await locks.acquire("account:42", ttl=10, owner="me")
+        assert (lease.resource, lease.owner, lease.ttl) == ("account:42", "me", 10)
+        assert lease.token >= 1
+        assert len(lease.holder) == 32
+        assert not lease.lost
+        assert not lease.expired
+        assert before + 9 < lease.trusted_until < now() + 10
+        await lease.release()
+
+    async def test_tokens_strictly_increase_and_holders_are_new(self, locks: Any) -> None:
+        tokens, holders = [], set()
+        for _ in range(20):
+            async with locks.acquire("r", ttl=10) as lease:
+                tokens.append(lease.token)
+                holders.add(lease.holder)
+        assert all(earlier < later for earlier, later in itertools.pairwise(tokens))
+        assert len(holders) == 20
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "r",
+            "x" * 512,
+            "a{b}c",
+            "}{",
+            "%7B",
+            "%",
+            "sp ace\n\r\t",
+            "ключ",
+            "a:b:c",
+            "{}",
+            "{",
+            "}",
+        ],
+    )
+    async def test_any_name_is_a_resource(self, locks: Any, name: str) -> None:
+        async with locks.acquire(name, ttl=10) as lease:
+            assert lease.resource == name
+            assert await locks.try_acquire(name) is None
+
+    async def test_resources_that_look_alike_are_different(self, locks: Any) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            for name in ("{", "%7B", "%257B", "}", "%7D", "%", "%25", "a", "A", " a"):
+                await stack.enter_async_context(locks.acquire(name, ttl=10, blocking=False))
+
+    # Excluding
+
+    async def test_a_held_lock_is_not_granted(self, locks: Any) -> None:
+        async with locks.acquire("r", ttl=10, owner="the holder"):
+            assert await locks.try_acquire("r") is None
+            for patience in ({"blocking": False}, {"blocking_timeout": 0}):
+                with pytest.raises(LockNotAcquiredError, match="the holder") as caught:
+                    await locks.acquire("r", **patience)
+                assert caught.value.resource == "r"
+                assert caught.value.waited >= 0
+                assert isinstance(caught.value, TimeoutError)
+
+    async def test_a_released_lock_is_granted(self, locks: Any) -> None:
+        first = await locks.acquire("r", ttl=10)
+        await first.release()
+        second = await locks.try_acquire("r", ttl=10)
+        assert second is not None
+        assert second.token > first.token
+        await second.release()
+
+    async def test_a_waiter_is_granted_what_is_released(self, locks: Any) -> None:
+        first = await locks.acquire("r", ttl=30)
+        waiter = asyncio.ensure_future(locks.acquire("r", ttl=30)._begin())
+        await asyncio.sleep(0)
+        assert not waiter.done()
+        await first.release()
+        second = await waiter
+        assert second.token > first.token
+        await second.release()
+
+    async def test_a_lock_whose_holder_is_gone_is_granted_after_its_ttl(self, locks: Any) -> None:
+        gone = await locks.acquire("r", ttl=0.3)
+        async with locks.acquire("r", ttl=10) as lease:
+            assert lease.token > gone.token
+            assert gone.expired
+
+    async def test_one_at_a_time(self, locks: Any) -> None:
+        inside, tokens = 0, []
+
+        async def enter() -> None:
+            nonlocal inside
+            async with locks.acquire("r", ttl=30) as lease:
+                inside += 1
+                assert inside == 1
+                await asyncio.sleep(0)
+                assert inside == 1
+                inside -= 1
+                tokens.append(lease.token)
+
+        await asyncio.gather(*[enter() for _ in range(12)])
+        assert tokens == sorted(set(tokens))
+
+    # Floors
+
+    async def test_a_floor_lifts_the_token_and_stays(self, locks: Any) -> None:
+        async with locks.acquire("r", ttl=10, floor=1000) as lease:
+            assert lease.token > 1000
+        async with locks.acquire("r", ttl=10, floor=5) as later:
+            assert later.token > lease.token
+
+    async def test_tokens_are_exact_where_floats_are_written_in_powers(self, locks: Any) -> None:
+        async with locks.acquire("r", ttl=10, floor=10**14 - 1) as lease:
+            assert lease.token >= 10**14
+        async with locks.acquire("r", ttl=10) as later:
+            assert later.token > lease.token
+
+    # Releasing
+
+    async def test_releasing_twice_does_nothing(self, locks: Any, backdoor: Any) -> None:
+        lease = await locks.acquire("r", ttl=10)
+        await lease.release()
+        asked = backdoor.asked()
+        await lease.release()
+        assert backdoor.asked() == asked
+        assert lease.released
+        assert not lease.lost
+
+    async def test_what_is_gone_while_trusted_counts_as_released(
+        self, locks: Any, backdoor: Any
+    ) -> None:
+        lease = await locks.acquire("r", ttl=10)
+        backdoor.drop("r")
+        await lease.release()
+        assert lease.released
+
+    async def test_what_is_gone_after_trust_was_lost(self, locks: Any) -> None:
+        lease = await locks.acquire("r", ttl=0.2)
+        await lease.wait_lost()
+        async with locks.acquire("r", ttl=10):
+            pass  # in between it was another's
+        with pytest.raises(LeaseLostError):
+            await lease.release()
+        assert lease.lost
+
+    async def test_anothers_lock_is_not_released(self, locks: Any, backdoor: Any) -> None:
+        lease = await locks.acquire("r", ttl=10)
+        backdoor.drop("r")
+        async with locks.acquire("r", ttl=10):
+            with pytest.raises(LeaseLostError) as caught:
+                await lease.release()
+            assert (caught.value.resource, caught.value.token) == ("r", lease.token)
+            assert lease.lost
+            assert await locks.try_acquire("r") is None
+
+    async def test_a_block_that_raises_releases_and_its_exception_wins(
+        self, locks: Any, backdoor: Any
+    ) -> None:
+        with pytest.raises(ZeroDivisionError):
+            async with locks.acquire("r", ttl=10):
+                raise ZeroDivisionError
+        async with locks.acquire("r", ttl=10, blocking=False) as free_again:
+            assert free_again.token
+        with pytest.raises(ZeroDivisionError) as caught:  # noqa: PT012 - the block is the point
+            async with locks.acquire("r", ttl=10):
+                backdoor.drop("r")
+                thief = await locks.try_acquire("r", ttl=10)
+                raise ZeroDivisionError
+        assert "not ours any more" in caught.value.__notes__[0]
+        await thief.release()
+
+    async def test_a_block_whose_lease_was_lost_says_so(self, locks: Any, backdoor: Any) -> None:
+        with pytest.raises(LeaseLostError):  # noqa: PT012 - the block is the point
+            async with locks.acquire("r", ttl=10):
+                backdoor.drop("r")
+                thief = await locks.try_acquire("r", ttl=10)
+        await thief.release()
+
+    # Renewing
+
+    async def test_renewing_extends_from_now(self, locks: Any) -> None:
+        lease = await locks.acquire("r", ttl=1)
+        await lease.renew(20)
+        assert lease.ttl == 20
+        assert 18 < lease.remaining < 20
+        await lease.renew()
+        assert lease.ttl == 20
+        await lease.release()
+
+    async def test_a_renewed_lock_outlives_its_first_ttl(self, locks: Any) -> None:
+        lease = await locks.acquire("r", ttl=0.2)
+        await lease.renew(30)
+        with pytest.raises(LockNotAcquiredError):
+            await locks.acquire("r", blocking_timeout=0.3)
+        await lease.release()
+
+    async def test_renewing_revives_nothing(self, locks: Any, backdoor: Any) -> None:
+        lease = await locks.acquire("r", ttl=10)
+        backdoor.drop("r")
+        with pytest.raises(LeaseLostError):
+            await lease.renew()
+        assert lease.lost
+        async with locks.acquire("r", ttl=10, blocking=False) as other:
+            assert other.token > lease.token
+
+    async def test_renewing_does_not_touch_anothers(self, locks: Any, backdoor: Any) -> None:
+        lease = await locks.acquire("r", ttl=10)
+        backdoor.drop("r")
+        async with locks.acquire("r", ttl=10) as other:
+            with pytest.raises(LeaseLostError):
+                await locks.renew(lease, 20)
+            assert not other.lost
+
+    async def test_an_expired_lease_is_not_even_asked_about(
+        self, locks: Any, backdoor: Any
+    ) -> None:
+        lease = await locks.acquire("r", ttl=0.2)
+        await lease.wait_lost()
+        asked = backdoor.asked()
+        for work in (lease.renew(), locks.renew(lease, 10), locks.raise_token(lease, floor=9)):
+            with pytest.raises(LeaseExpiredError):
+                await work
+        assert backdoor.asked() == asked
+
+    # Healing
+
+    async def test_a_raised_token_is_above_the_floor_and_so_are_later_ones(
+        self, locks: Any
+    ) -> None:
+        lease = await locks.acquire("r", ttl=10)
+        trusted_until = lease.trusted_until
+        await locks.raise_token(lease, floor=500)
+        assert lease.token > 500
+        assert lease.trusted_until == trusted_until
+        await lease.renew()
+        assert await locks.try_acquire("r") is None
+        await lease.release()
+        async with locks.acquire("r", ttl=10) as later:
+            assert later.token > lease.token
+
+    async def test_a_token_above_the_floor_stays(self, locks: Any) -> None:
+        async with locks.acquire("r", ttl=10, floor=500) as lease:
+            token = lease.token
+            await locks.raise_token(lease, floor=500)
+            assert lease.token == token
+
+    async def test_an_admitted_lease_gets_no_other_token(self, locks: Any, backdoor: Any) -> None:
+        async with locks.acquire("r", ttl=10) as lease:
+            lease.note_admitted()
+            token, asked = lease.token, backdoor.asked()
+            with pytest.raises(FencingUsageError):
+                await locks.raise_token(lease, floor=500)
+            assert lease.token == token
+            assert backdoor.asked() == asked
+
+    @pytest.mark.parametrize("taken", [False, True], ids=["absent", "another's"])
+    async def test_a_lost_lock_is_not_healed(
+        self, locks: Any, backdoor: Any, *, taken: bool
+    ) -> None:
+        lease = await locks.acquire("r", ttl=10)
+        token = lease.token
+        backdoor.drop("r")
+        thief = await locks.try_acquire("r", ttl=10) if taken else None
+        with pytest.raises(LeaseLostError):
+            await locks.raise_token(lease, floor=500)
+        assert lease.lost
+        assert lease.token == token
+        if thief is not None:
+            await thief.release()
+        async with locks.acquire("r", ttl=10) as next_one:
+            assert next_one.token < 500
+
+    async def test_a_released_lease_is_not_healed(self, locks: Any, backdoor: Any) -> None:
+        lease = await locks.acquire("r", ttl=10)
+        await lease.release()
+        asked = backdoor.asked()
+        with pytest.raises(LeaseLostError):
+            await locks.raise_token(lease, floor=500)
+        assert backdoor.asked() == asked
+
+
+class BadInputContract:
+    """Bad input is refused before anything is sent; fixtures as in ``LockServiceContract``."""
+
+    async def refuses(self, backdoor: Any, error: type, *calls: Callable[[], Any]) -> None:
+        for call in calls:
+            asked = backdoor.asked()
+            with pytest.raises(error):
+                await call()
+            assert backdoor.asked() == asked
+
+    @pytest.mark.parametrize(("resource", "error"), BAD_RESOURCES)
+    async def test_a_bad_resource(
+        self, locks: Any, backdoor: Any, resource: Any, error: type
+    ) -> None:
+        await self.refuses(
+            backdoor,
+            error,
+            lambda: locks.acquire(resource),
+            lambda: locks.try_acquire(resource),
+        )
+
+    @pytest.mark.parametrize(("ttl", "error"), BAD_TTLS)
+    async def test_a_bad_ttl(self, locks: Any, backdoor: Any, ttl: Any, error: type) -> None:
+        async with locks.acquire("held", ttl=10) as lease:
+            await self.refuses(
+                backdoor,
+                error,
+                lambda: locks.acquire("r", ttl=ttl),
+                lambda: locks.try_acquire("r", ttl=ttl),
+                lambda: locks.renew(lease, ttl),
+            )
+
+    @pytest.mark.parametrize(("arguments", "error"), BAD_OTHERS)
+    async def test_another_bad_argument(
+        self, locks: Any, backdoor: Any, arguments: dict[str, Any], error: type
+    ) -> None:
+        await self.refuses(backdoor, error, lambda: locks.acquire("r", **arguments))
+
+    @pytest.mark.parametrize(
+        ("floor", "error"),
+        [(-1, ValueError), (MAX_TOKEN, ValueError), (1.0, TypeError), ("1", TypeError)],
+    )
+    async def test_a_bad_floor_for_healing(
+        self, locks: Any, backdoor: Any, floor: Any, error: type
+    ) -> None:
+        async with locks.acquire("r", ttl=10) as lease:
+            await self.refuses(backdoor, error, lambda: locks.raise_token(lease, floor=floor))

@@ -1,0 +1,158 @@
+"""The Redis lock services keep the contract, over every kind of client."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+import redis.asyncio
+import redis.asyncio.sentinel
+import redis.sentinel
+
+from fencing.locks import AsyncRedisLockService, RedisLockService
+from fencing.locks.scripts import keys_of
+from tests.contract.facade import ThreadedLocks
+from tests.contract.suite import BadInputContract, LockServiceContract
+from tests.support.cluster import ValkeyCluster
+from tests.support.proxy import TcpProxy
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+
+class Backdoor:
+    """What a test does to Redis behind the service's back."""
+
+    def __init__(self, client: Any, namespace: str, asked: Callable[[], int]) -> None:
+        self.client = client
+        self.namespace = namespace
+        self.asked = asked
+
+    def drop(self, resource: str) -> None:
+        assert self.client.delete(keys_of(self.namespace, resource)[0]) == 1
+
+
+def settings(**given: Any) -> Any:
+    return pytest.param(given, id=",".join(f"{k}={v}" for k, v in given.items()) or "defaults")
+
+
+FLAVOURS = [
+    settings(),
+    settings(protocol=3, decode_responses=True, health_check_interval=1),
+    settings(protocol=2, decode_responses=True, encoding="latin-1"),
+]
+
+
+@contextlib.asynccontextmanager
+async def service(kind: str, client: Any, namespace: str) -> AsyncIterator[Any]:
+    if kind == "sync":
+        with RedisLockService(client, namespace=namespace) as locks:
+            yield ThreadedLocks(locks)
+    else:
+        async with AsyncRedisLockService(client, namespace=namespace) as locks:
+            yield locks
+
+
+@pytest.fixture(scope="module")
+def proxy(redis_url: str) -> Iterator[TcpProxy]:
+    with TcpProxy.to(redis_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ValkeyCluster]:
+    with ValkeyCluster(nodes=3) as cluster:
+        yield cluster
+
+
+class OneRedis:
+    """One server, behind a proxy that counts."""
+
+    @pytest.fixture(params=[FLAVOURS[0]])
+    async def locks(
+        self, request: pytest.FixtureRequest, kind: str, proxy: TcpProxy, redis_namespace: str
+    ) -> AsyncIterator[Any]:
+        module = redis if kind == "sync" else redis.asyncio
+        client = module.Redis.from_url(proxy.url, **request.param)
+        async with service(kind, client, redis_namespace) as locks:
+            yield locks
+
+    @pytest.fixture
+    def backdoor(
+        self, proxy: TcpProxy, redis_client: redis.Redis, redis_namespace: str
+    ) -> Backdoor:
+        return Backdoor(redis_client, redis_namespace, proxy.commands)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize("locks", FLAVOURS, indirect=True)
+class TestOneRedis(OneRedis, LockServiceContract):
+    pass
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+class TestBadInput(OneRedis, BadInputContract):
+    pass
+
+
+class SyncSentinel(redis.sentinel.Sentinel):
+    """Knows where the primary is without asking anybody."""
+
+    address = ("", 0)
+
+    def discover_master(  # as its base class
+        self,
+        service_name: str,  # noqa: ARG002
+    ) -> tuple[str, int]:
+        return self.address
+
+
+class AsyncSentinel(redis.asyncio.sentinel.Sentinel):
+    """Knows where the primary is without asking anybody."""
+
+    address = ("", 0)
+
+    async def discover_master(  # as its base class
+        self,
+        service_name: str,  # noqa: ARG002
+    ) -> tuple[str, int]:
+        return self.address
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+class TestSentinel(LockServiceContract):
+    @pytest.fixture
+    async def locks(self, kind: str, redis_url: str, redis_namespace: str) -> AsyncIterator[Any]:
+        sentinel: Any = (SyncSentinel if kind == "sync" else AsyncSentinel)([("127.0.0.1", 1)])
+        where = redis.connection.parse_url(redis_url)
+        sentinel.address = (where["host"], where["port"])
+        secrets = {key: where[key] for key in ("username", "password", "db") if key in where}
+        client = sentinel.master_for("main", **secrets)
+        async with service(kind, client, redis_namespace) as locks:
+            yield locks
+
+    @pytest.fixture
+    def backdoor(self, redis_client: redis.Redis, redis_namespace: str) -> Backdoor:
+        return Backdoor(redis_client, redis_namespace, lambda: 0)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+class TestCluster(LockServiceContract):
+    @pytest.fixture
+    async def locks(
+        self, kind: str, cluster: ValkeyCluster, backdoor: Backdoor
+    ) -> AsyncIterator[Any]:
+        module: Any = redis if kind == "sync" else redis.asyncio
+        client = module.RedisCluster(host="127.0.0.1", port=cluster.port)
+        async with service(kind, client, backdoor.namespace) as locks:
+            yield locks
+        if kind == "sync":
+            client.close()
+
+    @pytest.fixture
+    def backdoor(self, cluster: ValkeyCluster) -> Iterator[Backdoor]:
+        with redis.RedisCluster(host="127.0.0.1", port=cluster.port) as client:
+            client.flushall(target_nodes=redis.RedisCluster.PRIMARIES)
+            yield Backdoor(client, "fencing", lambda: 0)

@@ -1,0 +1,57 @@
+"""The sync and the async classes have the same public methods with the same parameters."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+
+from fencing.lease import AsyncLease, AsyncLockService, Lease, LockService
+from fencing.locks import AsyncRedisLockService, RedisLockService
+
+TWINS = [
+    (RedisLockService, AsyncRedisLockService),
+    (Lease, AsyncLease),
+    (LockService, AsyncLockService),
+]
+RENAMED = {"aclose": "close", "__aenter__": "__enter__", "__aexit__": "__exit__"}
+MAGIC = {"__init__", "__enter__", "__exit__"}
+
+
+def interface(kind: type) -> dict[str, str]:
+    members = {RENAMED.get(name, name): member for name, member in inspect.getmembers(kind)}
+    return {
+        name: re.sub(r"\bAsync|Any|\bAcquisition\b", lambda m: m[0] if m[0] == "Any" else "", text)
+        for name, member in members.items()
+        if callable(member) and (not name.startswith("_") or name in MAGIC)
+        for text in [str(inspect.signature(member))]
+    }
+
+
+def without_returns(signatures: dict[str, str]) -> dict[str, str]:
+    # ``acquire`` returns what is awaited for the lease; ``__init__`` takes another client.
+    return {name: text.partition(" -> ")[0] for name, text in signatures.items()}
+
+
+@pytest.mark.parametrize(("sync", "asynchronous"), TWINS)
+def test_twins_have_equal_signatures(sync: type, asynchronous: type) -> None:
+    mine, theirs = interface(sync), interface(asynchronous)
+    for signatures in (mine, theirs):
+        for name, text in signatures.items():
+            signatures[name] = text.replace("AnyAsyncClient", "AnyClient").replace(
+                "AnyClient", "Client"
+            )
+    assert without_returns(mine) == without_returns(theirs)
+    returns = {n: t.partition(" -> ")[2] for n, t in mine.items() if n != "acquire"}
+    assert returns == {n: t.partition(" -> ")[2] for n, t in theirs.items() if n != "acquire"}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "service"),
+    [(LockService, RedisLockService), (AsyncLockService, AsyncRedisLockService)],
+)
+def test_a_service_has_the_protocol_s_signatures(protocol: type, service: type) -> None:
+    promised, kept = interface(protocol), interface(service)
+    promised.pop("__init__", None)
+    assert {name: kept.get(name) for name in promised} == promised
