@@ -39,6 +39,9 @@ __all__ = [
 _MAX_HEALS = 8
 """How often one lease's token is raised before the lock service is taken for a broken one."""
 
+_MAX_LOCKS = 8
+"""How many leases in a row may be lost before they are admitted."""
+
 _RENEW_BELOW = 0.5
 """Part of the ttl that must be left when a lease is handed out; otherwise it is renewed first."""
 
@@ -115,11 +118,12 @@ def acquire_admitted(
 
     Raises:
         LockNotAcquiredError: Not granted, or not admitted, in time.
+        LockServiceError: What it granted was of no use, again and again.
     """
     began = clock()
     deadline = began + request.patience
     floor = request.floor
-    while True:
+    for _ in range(_MAX_LOCKS):
         _refuse_own_leftovers(request.resource, databases)
         lease: BaseLease | None = yield Lock(_remainder(request, floor, deadline - clock()))
         if lease is None:
@@ -145,6 +149,12 @@ def acquire_admitted(
             raise
         else:
             return lease
+    raise LockServiceError(
+        f"the lock service has granted {request.resource!r} {_MAX_LOCKS} times, and each lease was "
+        "over before it could be admitted; its answers cannot be right, or the ttl of "
+        f"{request.ttl} s is too short for the way to the database",
+        resource=request.resource,
+    )
 
 
 def admit_lease(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import event, text
 
+from fencing.clock import now
 from fencing.errors import (
     FencingUsageError,
     LeaseExpiredError,
@@ -31,7 +32,7 @@ from fencing.hooks.transaction import Presentation, Presentations
 from fencing.schema.names import ENTER, claim_item
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from sqlalchemy import Connection, Engine
     from sqlalchemy.engine import ExceptionContext
@@ -114,14 +115,13 @@ class Hooks:
         elif why_not := _cannot_present(connection):
             leases = ()
         pid = _backend_pid(connection) if leases else 0
-        self.presentations.put(
-            connection, Presentation(connection, leases, why_not=why_not, backend_pid=pid)
-        )
+        presentation = Presentation(connection, leases, why_not=why_not, backend_pid=pid)
+        self.presentations.put(connection, presentation)
         if leases:
             for lease in leases:
                 lease.raise_if_over()
             claim = " ".join(claim_item(x.resource, x.token, x.holder) for x in leases)
-            limit_ms = max(1, int(min(lease.remaining for lease in leases) * 1000))
+            limit_ms = max(1, int(presentation.trusted_for * 1000))
             connection.execute(
                 _ENTER, {"leases": claim, "limit_ms": limit_ms}, execution_options=_OURS
             ).close()
@@ -195,12 +195,9 @@ class Hooks:
             )
         if error is not None or presentation is None or not presentation.leases:
             return error
-        if refusal.sqlstate == _ACTIVE_TRANSACTION and context.sqlalchemy_exception is not None:
-            context.sqlalchemy_exception.add_note(
-                "fencing: this transaction has presented its lease in its first statement, so "
-                "SET TRANSACTION comes too late; choose the isolation level with "
-                "execution_options(isolation_level=...) on the connection or engine"
-            )
+        if context.sqlalchemy_exception is not None:
+            for note in _notes(refusal, presentation):
+                context.sqlalchemy_exception.add_note(note)
         if not _may_be_overtaken(context, refusal, presentation):
             return None
         return self._overtaken(presentation, refusal)
@@ -272,6 +269,21 @@ def _backend_pid(connection: Connection) -> int:
     driver: Any = connection.connection.driver_connection
     pid: int = driver.info.backend_pid
     return pid
+
+
+def _notes(refusal: Refusal, presentation: Presentation) -> Iterator[str]:
+    """What helps with an error that stays what it is."""
+    if refusal.sqlstate == _ACTIVE_TRANSACTION:
+        yield (
+            "fencing: this transaction has presented its lease in its first statement, so SET "
+            "TRANSACTION comes too late; choose the isolation level with "
+            "execution_options(isolation_level=...) on the connection or engine"
+        )
+    if refusal.sqlstate in _ENDED and presentation.bounded_until - now() <= _LIMIT_SLACK:
+        yield (
+            "fencing: a transaction is bounded by the trust that its lease had when it began, and "
+            "renewing the lease does not extend it; after renew(), begin a new transaction"
+        )
 
 
 def _may_be_overtaken(

@@ -9,6 +9,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
+from fencing.clock import now
 from fencing.hooks.ambient import Whereabouts
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class Presentation:
         why_not: Why a lease that was in force was not presented; empty when it was.
         backend_pid: PostgreSQL's pid of the session.
         committing: Whether COMMIT is being sent: a failure then has an unknown outcome.
+        trusted_for: The trust that was left in its leases when it began, in seconds.
+        bounded_until: When the server's limits end it (:func:`fencing.clock.now`), in seconds.
     """
 
     def __init__(
@@ -45,6 +48,8 @@ class Presentation:
         self.backend_pid = backend_pid
         self.committing = False
         self.begun_in = Whereabouts()
+        self.trusted_for = min((lease.remaining for lease in leases), default=0.0)
+        self.bounded_until = now() + self.trusted_for
 
     @property
     def is_open(self) -> bool:

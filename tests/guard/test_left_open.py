@@ -121,6 +121,17 @@ class TestLeftOpen:
         assert guard.acquire(resource).token == 2
 
 
+def test_a_connection_that_is_kept_without_a_transaction_is_not_left_open(
+    guard: Guard, engine: Engine, resource: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with engine.connect() as connection:
+        with guard.acquire(resource):
+            connection.execute(PID)
+            connection.commit()
+        assert not caplog.records
+        assert guard.acquire(resource).token == 2
+
+
 def test_an_open_transaction_of_this_thread_under_a_live_lease_is_found_too(
     guard: Guard, engine: Engine, session: Session, resource: str
 ) -> None:

@@ -251,6 +251,17 @@ class TestTime:
         assert play.acquire().token == 2
         assert play.kinds == [Lock, GiveBack, Lock, Admit]
 
+    def test_a_lock_service_that_grants_what_is_over_is_given_up(self) -> None:
+        def expired(_step: Lock) -> Lease:
+            old = lease()
+            old.trusted_until = now() - 1
+            return old
+
+        play = Play(Lock=[expired] * 99)
+        with pytest.raises(LockServiceError, match="granted 'x' 8 times"):
+            play.acquire()
+        assert play.kinds == [Lock, GiveBack] * 8
+
     @pytest.mark.parametrize(("spent", "renewed"), [(1, False), (4, False), (6, True), (9, True)])
     def test_less_than_half_of_the_trust_is_renewed_before_it_is_handed_out(
         self, spent: float, *, renewed: bool

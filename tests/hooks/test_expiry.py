@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from sqlalchemy import Engine, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
@@ -59,3 +60,15 @@ async def test_so_it_is_under_asyncio(
         assert (await successor.acquire(resource)).admitted
         await session.rollback()
     assert bank.balance(account) == 100
+
+
+def test_a_limit_that_outlived_a_renewal_says_so(
+    guard: Guard, engine: Engine, resource: str
+) -> None:
+    with guard.acquire(resource, ttl=0.5) as lease, engine.connect() as connection:
+        connection.execute(text("SELECT 1"))
+        lease.renew(ttl=60)
+        with pytest.raises(DBAPIError) as error:
+            connection.execute(text("SELECT pg_sleep(30)"))
+        assert any("begin a new transaction" in note for note in error.value.__notes__)
+        assert not lease.lost
