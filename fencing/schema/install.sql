@@ -281,12 +281,7 @@ DECLARE
     v_setting      text;
     v_set_ms       double precision;
 BEGIN
-    IF p_limit_ms IS NOT NULL THEN
-        v_lock_ms := EXTRACT(epoch FROM CAST(v_lock_timeout AS interval)) * 1000;
-        IF v_lock_ms = 0 OR v_lock_ms > p_limit_ms THEN
-            PERFORM set_config('lock_timeout', CAST(greatest(p_limit_ms, 1) AS text), true);
-        END IF;
-    END IF;
+    v_lock_ms := EXTRACT(epoch FROM CAST(v_lock_timeout AS interval)) * 1000;
     -- In the order of their locks, everywhere: two transactions cannot wait for each other.
     FOR v_lease IN
         SELECT fencing.lock_key(p.resource) AS key, p.resource, p.token, p.holder
@@ -298,6 +293,12 @@ BEGIN
         ) AS p
         ORDER BY 1
     LOOP
+        -- What is left of the trust; it is one for all the locks. 0 would disable a limit.
+        v_limit := greatest(1, floor(
+            p_limit_ms - EXTRACT(epoch FROM clock_timestamp() - statement_timestamp()) * 1000));
+        IF p_limit_ms IS NOT NULL AND (v_lock_ms = 0 OR v_lock_ms > v_limit) THEN
+            PERFORM set_config('lock_timeout', CAST(v_limit AS text), true);
+        END IF;
         PERFORM pg_advisory_xact_lock_shared(v_lease.key);
         SELECT f.token, f.holder INTO v_mark, v_holder
             FROM fencing.fence AS f WHERE f.resource = v_lease.resource;
@@ -315,7 +316,6 @@ BEGIN
     IF p_limit_ms IS NULL THEN
         RETURN;
     END IF;
-    -- What is left after the wait above. 0 would disable a limit.
     v_limit := greatest(1, floor(
         p_limit_ms - EXTRACT(epoch FROM clock_timestamp() - statement_timestamp()) * 1000));
     FOREACH v_setting IN ARRAY ARRAY[
