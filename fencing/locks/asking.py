@@ -105,12 +105,20 @@ Steps = Generator[Step, Any, T]
 
 
 class Call:
-    """One call of a lock service, on one resource; knows the time as last told by the shell."""
+    """One call of a lock service, on one resource.
+
+    Attributes:
+        at: The time as last told by the shell (:func:`fencing.clock.now`, seconds).
+        ends: When the call is to be over (the same clock).
+        repeated: Whether the answer is to a repeated request: what it finds may be the work of an
+            earlier one, of which we never heard.
+    """
 
     def __init__(self, resource: str, started_at: float, *, ends: float) -> None:
         self.resource = resource
         self.at = started_at
         self.ends = ends
+        self.repeated = False
 
     def ask(self, script: Script, *arguments: str) -> Steps[tuple[Reply, list[str]]]:
         """Ask until there is an answer; return it, and its facts after the echoed holder."""
@@ -130,6 +138,7 @@ class Call:
                 if not trouble.passing or failures == ATTEMPTS or hopeless:
                     tries = f" (attempts: {failures})" if failures > 1 else ""
                     raise self.error(f"{trouble.help}{tries}") from trouble.__cause__
+                self.repeated = True
                 yield from self.pause(pause)
                 continue
             self.at = reply.at

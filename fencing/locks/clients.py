@@ -154,6 +154,11 @@ class AsyncSibling:
     ) -> Any:
         """See `Sibling.run`."""
         async with asyncio.timeout(max(0.0, end - now())), self._free:
+            if isinstance(self._made, redis.asyncio.RedisCluster):
+                # Does nothing the second time. Without it, calls that come before the slots are
+                # known go to a node at random, and a handful of redirections then makes redis-py
+                # close every connection, those in use included.
+                await self._made.initialize()
             try:
                 return await self._made.evalsha(script.sha, len(keys), *keys, *args)
             except NoScriptError:

@@ -232,6 +232,9 @@ def release(lease: BaseLease, *, started_at: float) -> Steps[None]:
             # everything it had. Either way nothing of it is left, and while it was trusted
             # nobody can say that it was ever another's.
             lease.note_released()
+        case "other" if started_at < lease.trusted_until and call.repeated:
+            # Likewise, and somebody was waiting for it: he has it already.
+            lease.note_released()
         case "absent" | "other" as found:
             raise _lost(lease, found)
         case _:

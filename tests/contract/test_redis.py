@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
@@ -156,3 +157,14 @@ class TestCluster(LockServiceContract):
         with redis.RedisCluster(host="127.0.0.1", port=cluster.port) as client:
             client.flushall(target_nodes=redis.RedisCluster.PRIMARIES)
             yield Backdoor(client, "fencing", lambda: 0)
+
+    async def test_first_calls_at_once_go_straight_to_their_nodes(
+        self, locks: Any, cluster: ValkeyCluster
+    ) -> None:
+        with contextlib.ExitStack() as stack:
+            nodes = [stack.enter_context(redis.Redis(port=node.port)) for node in cluster.nodes]
+            for node in nodes:
+                node.config_resetstat()
+            await asyncio.gather(*[locks.try_acquire(f"r{number}") for number in range(12)])
+            redirected = [node.info("errorstats").get("errorstat_MOVED") for node in nodes]
+        assert redirected == [None] * len(nodes)

@@ -27,15 +27,21 @@ def proxy(redis_url: str) -> Iterator[TcpProxy]:
 async def locks(
     request: pytest.FixtureRequest, proxy: TcpProxy, redis_namespace: str
 ) -> AsyncIterator[Any]:
-    """A lock service that talks through the proxy, ready: its connection is open."""
+    """A lock service that talks through the proxy, ready: its connection is open.
+
+    Its client waits for answers without limit: what ends a call is the service.
+    """
+    client = {"socket_timeout": None, "socket_connect_timeout": None}
     if request.param == "sync":
-        with RedisLockService.from_url(proxy.url, namespace=redis_namespace) as service:
+        with RedisLockService.from_url(proxy.url, namespace=redis_namespace, **client) as service:
             locks: Any = ThreadedLocks(service)
             await (await locks.acquire("warm up")).release()
             proxy.reset_counts()
             yield locks
     else:
-        async with AsyncRedisLockService.from_url(proxy.url, namespace=redis_namespace) as locks:
+        async with AsyncRedisLockService.from_url(
+            proxy.url, namespace=redis_namespace, **client
+        ) as locks:
             await (await locks.acquire("warm up")).release()
             proxy.reset_counts()
             yield locks

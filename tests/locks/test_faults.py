@@ -48,20 +48,6 @@ class TestLostReplies:
         await lease.release()
         assert lock_value("r") is None
 
-    async def test_of_acquire_with_the_retry_re_arming(
-        self, locks: Any, proxy: TcpProxy, redis_client: redis.Redis, redis_namespace: str
-    ) -> None:
-        key = keys_of(redis_namespace, "r")[0]
-        proxy.swallow_reply(containing=b"EVALSHA")
-        waiting = asyncio.ensure_future(locks.acquire("r", ttl=30)._begin())
-        await until(proxy.swallowed)
-        # As if the first request had been long ago; before the retry, which pauses a little.
-        shortened = redis_client.pexpire(key, 1000)
-        lease = await waiting
-        assert shortened
-        assert redis_client.pttl(key) > 1000
-        await lease.release()
-
     async def test_of_renew(self, locks: Any, proxy: TcpProxy) -> None:
         lease = await locks.acquire("r", ttl=10)
         proxy.swallow_reply(containing=b"EVALSHA")
@@ -77,6 +63,22 @@ class TestLostReplies:
         assert proxy.swallowed.is_set()
         assert proxy.commands("EVALSHA") == 3
         assert lock_value("r") is None
+
+    async def test_of_release_with_somebody_waiting(
+        self, locks: Any, proxy: TcpProxy, redis_url: str, redis_namespace: str
+    ) -> None:
+        lease = await locks.acquire("r", ttl=30)
+        with RedisLockService.from_url(redis_url, namespace=redis_namespace) as others:
+            proxy.swallow_reply(containing=b"EVALSHA")
+            releasing = asyncio.ensure_future(lease.release())
+            await until(proxy.swallowed)
+            proxy.refuse()
+            successor = others.acquire("r", ttl=30, blocking=False)
+            proxy.accept()
+            await releasing  # no loss: it was ours until we gave it back
+            assert lease.released
+            assert others.try_acquire("r") is None
+            successor.release()
 
     async def test_of_raise(
         self, locks: Any, proxy: TcpProxy, redis_client: redis.Redis, redis_namespace: str

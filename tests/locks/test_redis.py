@@ -19,12 +19,13 @@ from fencing.locks import AsyncRedisLockService, RedisLockService
 from fencing.locks.clients import Sibling
 from fencing.locks.scripts import ACQUIRE, RAISE, RELEASE, RENEW, keys_of
 from fencing.request import MAX_TOKEN
+from tests.contract.facade import ThreadedLocks
+from tests.support.proxy import TcpProxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fencing.embedded import ValkeyProcess
-    from tests.support.proxy import TcpProxy
 
 
 class TestKeys:
@@ -95,17 +96,26 @@ class TestRoundTrips:
         assert proxy.commands() == 4
         assert proxy.connections == 0
 
+    @pytest.mark.parametrize("kind", ["sync", "async"])
     async def test_after_the_scripts_were_flushed(
-        self, locks: Any, proxy: TcpProxy, redis_client: redis.Redis
+        self, kind: str, own_valkey: ValkeyProcess
     ) -> None:
-        redis_client.script_flush()
-        async with locks.acquire("r", ttl=10):
-            pass
-        assert proxy.commands("EVALSHA") == 2
-        assert proxy.commands("EVAL") == 2
-        async with locks.acquire("r", ttl=10):
-            pass
-        assert proxy.commands("EVAL") == 2
+        async def use(locks: Any) -> None:
+            async with locks.acquire("r", ttl=10):
+                pass
+
+        with TcpProxy.to(own_valkey.url) as proxy, redis.Redis.from_url(own_valkey.url) as client:
+            sync = RedisLockService.from_url(proxy.url)
+            async with AsyncRedisLockService.from_url(proxy.url) as asynchronous:
+                locks = ThreadedLocks(sync) if kind == "sync" else asynchronous
+                await use(locks)
+                client.script_flush()
+                proxy.reset_counts()
+                await use(locks)
+                assert (proxy.commands("EVALSHA"), proxy.commands("EVAL")) == (2, 2)
+                await use(locks)
+                assert (proxy.commands("EVALSHA"), proxy.commands("EVAL")) == (4, 2)
+            sync.close()
 
     def test_the_scripts_are_ascii(self) -> None:
         for script in (ACQUIRE, RENEW, RELEASE, RAISE):
@@ -193,16 +203,16 @@ class TestClients:
         self, proxy: TcpProxy, redis_namespace: str
     ) -> None:
         async with AsyncRedisLockService.from_url(
-            proxy.url, namespace=redis_namespace, max_connections=2
+            proxy.url, namespace=redis_namespace, max_connections=1
         ) as locks:
-            proxy.delay(0.005)
+            await (await locks.acquire("warm up")).release()
+            proxy.delay(0.05)  # more turns than the retries after trouble would wait for
 
             async def work(number: int) -> None:
-                for _ in range(3):
-                    await (await locks.acquire(f"r{number}", ttl=10, blocking=False)).release()
+                await locks.acquire(f"r{number}", ttl=10, blocking=False)
 
-            await asyncio.gather(*map(work, range(12)))
-            assert proxy.connections == 2
+            await asyncio.gather(*map(work, range(16)))
+            assert proxy.connections == 1
 
     def test_who_gets_no_turn_in_time_is_told_so(
         self, proxy: TcpProxy, redis_namespace: str
@@ -370,8 +380,32 @@ class TestErrors:
                 locks.acquire("r", blocking=False)
             locks.acquire("r", ttl=10, blocking_timeout=10).release()
 
+    @pytest.mark.parametrize("decode", [False, True])
+    def test_an_owner_that_is_no_text_does_no_harm(
+        self, client: redis.Redis, own_valkey: ValkeyProcess, *, decode: bool
+    ) -> None:
+        client.set(keys_of("fencing", "r")[0], b"7:" + b"f" * 32 + b":\xff", px=60_000)
+        with (
+            RedisLockService.from_url(own_valkey.url, decode_responses=decode) as locks,
+            pytest.raises(LockNotAcquiredError, match="token 7"),
+        ):
+            locks.acquire("r", blocking=False)
+
 
 class TestScripts:
+    def test_a_repeated_request_re_arms_the_lock(
+        self, redis_client: redis.Redis, redis_url: str, redis_namespace: str
+    ) -> None:
+        keys = keys_of(redis_namespace, "r")
+        with RedisLockService.from_url(redis_url, namespace=redis_namespace) as locks:
+            lease = locks.acquire("r", ttl=60)
+            redis_client.pexpire(keys[0], 5_000)  # as if the first request had been long ago
+            acquire = redis_client.register_script(ACQUIRE.text)
+            answer = acquire(keys, [lease.holder, 60_000, 0, "me"])
+            assert answer[:3] == [b"granted", lease.holder.encode(), str(lease.token).encode()]
+            assert redis_client.pttl(keys[0]) > 50_000
+            lease.release()
+
     def test_a_request_that_comes_late_does_not_shorten_the_lock(
         self, redis_client: redis.Redis, redis_url: str, redis_namespace: str
     ) -> None:

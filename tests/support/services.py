@@ -49,7 +49,7 @@ class Services:
         return self._stack.enter_context(embedded.start(redis=False, in_memory=True)).database_url
 
     def _redis_container(self) -> str:
-        from testcontainers.redis import RedisContainer
+        from testcontainers.community.redis import RedisContainer
 
         image = os.environ.get("FENCING_TEST_REDIS_IMAGE", DEFAULT_REDIS_IMAGE)
         container = self._stack.enter_context(RedisContainer(image))
@@ -57,7 +57,7 @@ class Services:
         return f"redis://{host}:{port}/0"
 
     def _postgres_container(self) -> str:
-        from testcontainers.postgres import PostgresContainer
+        from testcontainers.community.postgres import PostgresContainer
 
         image = os.environ.get("FENCING_TEST_POSTGRES_IMAGE", DEFAULT_POSTGRES_IMAGE)
         container = self._stack.enter_context(PostgresContainer(image, driver="psycopg"))
