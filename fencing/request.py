@@ -74,7 +74,8 @@ class AcquireRequest:
                 raise ValueError(
                     f"blocking_timeout must be at least 0 seconds, not {self.blocking_timeout!r}"
                 )
-        check_floor(self.floor)
+        # A member of an int enum is sent as the number it is.
+        object.__setattr__(self, "floor", int(check_floor(self.floor)))
         object.__setattr__(self, "owner_label", _owner_label(self.owner))
 
     @property
@@ -154,8 +155,12 @@ def check_ttl(ttl: float) -> float:
 def _check_seconds(name: str, seconds: float) -> None:
     if not isinstance(seconds, int | float) or isinstance(seconds, bool):
         raise TypeError(f"{name} must be a number of seconds, not {_kind(seconds)}")
-    if not math.isfinite(seconds):
-        raise ValueError(f"{name} must be a finite number of seconds, not {seconds!r}")
+    try:
+        finite = math.isfinite(seconds)
+    except OverflowError:  # an int that no float can hold
+        finite = False
+    if not finite:
+        raise ValueError(f"{name} must be a finite number of seconds, not {str(seconds)[:40]}")
 
 
 def _owner_label(owner: str | None) -> str:
@@ -165,6 +170,10 @@ def _owner_label(owner: str | None) -> str:
         raise TypeError(f"owner must be a str, not {_kind(owner)}")
     if "\0" in owner:
         raise ValueError(f"owner must not contain NUL: {owner!r}")
+    try:
+        owner.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"owner must be encodable as UTF-8: {owner!r}") from None
     return owner
 
 

@@ -63,11 +63,11 @@ class AskMark:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Commit the lease's token in a database, waiting at most ``wait`` seconds."""
+    """Commit the lease's token in a database, waiting until ``until`` at the longest."""
 
     database: Database
     lease: BaseLease
-    wait: float
+    until: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def acquire_admitted(
         if lease is None:
             return None
         try:
-            yield from _admit_everywhere(lease, request, databases, deadline, clock)
+            yield from _admit_everywhere(lease, databases, deadline, clock)
         except _OvertakenError as overtaken:
             yield GiveBack(lease)
             floor = max(floor, overtaken.mark)
@@ -157,9 +157,7 @@ def acquire_admitted(
     )
 
 
-def admit_lease(
-    lease: BaseLease, databases: Sequence[Database], clock: Callable[[], float] = now
-) -> Plan:
+def admit_lease(lease: BaseLease, databases: Sequence[Database]) -> Plan:
     """Plan the admission of a lease that was acquired elsewhere.
 
     Raises:
@@ -169,7 +167,7 @@ def admit_lease(
     """
     lease.raise_if_over()
     for database in databases:
-        yield Admit(database, lease, max(0.0, lease.trusted_until - clock()))
+        yield Admit(database, lease, lease.trusted_until)
         lease.note_admitted()
     lease.raise_if_over()
     return lease
@@ -177,7 +175,6 @@ def admit_lease(
 
 def _admit_everywhere(
     lease: BaseLease,
-    request: AcquireRequest,
     databases: Sequence[Database],
     deadline: float,
     clock: Callable[[], float],
@@ -191,7 +188,7 @@ def _admit_everywhere(
         if highest >= lease.token:
             yield from _raise_token(lease, highest)
     for database in databases:
-        yield from _admit_healing(database, lease, request, deadline, clock)
+        yield from _admit_healing(database, lease, deadline, clock)
     if lease.trusted_until - clock() < lease.ttl * _RENEW_BELOW:
         try:
             yield Renew(lease)
@@ -200,19 +197,13 @@ def _admit_everywhere(
 
 
 def _admit_healing(
-    database: Database,
-    lease: BaseLease,
-    request: AcquireRequest,
-    deadline: float,
-    clock: Callable[[], float],
+    database: Database, lease: BaseLease, deadline: float, clock: Callable[[], float]
 ) -> Generator[Step, Any, None]:
     for _ in range(_MAX_HEALS):
-        left = lease.trusted_until - clock()
-        if left <= 0:
+        if clock() >= lease.trusted_until:
             raise _OvertakenError(lease.token)
-        wait = min(left, deadline - clock()) if request.blocking else 0.0
         try:
-            yield Admit(database, lease, max(0.0, wait))
+            yield Admit(database, lease, min(lease.trusted_until, deadline))
         except StaleFenceError as stale:
             mark = stale.current_token or lease.token
             if lease.admitted:

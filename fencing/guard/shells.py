@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
-from sqlalchemy.util import greenlet_spawn
 
 from fencing.errors import FencingError, LockNotAcquiredError
 from fencing.guard.base import BaseGuard, check_engines, check_service, not_granted
@@ -145,7 +144,7 @@ class Guard(BaseGuard[Lease]):
     def close(self) -> None:
         """Close the idle connections of admissions and lock service; the guard stays usable."""
         for database in self.databases:
-            database.close()
+            database.admissions.close()
         self.locks.close()
 
     def __enter__(self) -> Self:
@@ -182,9 +181,9 @@ class Guard(BaseGuard[Lease]):
                     floor=request.floor, blocking_timeout=request.blocking_timeout,
                 )  # fmt: skip
             case AskMark(database, resource):
-                return database.mark(resource)
-            case Admit(database, lease, wait):
-                database.admit(lease, wait)
+                return database.admissions.mark(resource)
+            case Admit(database, lease, until):
+                database.admissions.admit(lease, until)
             case RaiseToken(Lease() as lease, floor):
                 self.locks.raise_token(lease, floor=floor)
             case Renew(Lease() as lease):
@@ -259,7 +258,7 @@ class AsyncGuard(BaseGuard[AsyncLease]):
     async def aclose(self) -> None:
         """See :meth:`Guard.close`."""
         for database in self.databases:
-            await database.aclose()
+            await database.admissions.aclose()
         await self.locks.aclose()
 
     async def __aenter__(self) -> Self:
@@ -296,9 +295,9 @@ class AsyncGuard(BaseGuard[AsyncLease]):
                     floor=request.floor, blocking_timeout=request.blocking_timeout,
                 )  # fmt: skip
             case AskMark(database, resource):
-                return await greenlet_spawn(database.mark, resource)
-            case Admit(database, lease, wait):
-                await greenlet_spawn(database.admit, lease, wait)
+                return await database.admissions.amark(resource)
+            case Admit(database, lease, until):
+                await database.admissions.aadmit(lease, until)
             case RaiseToken(AsyncLease() as lease, floor):
                 await self.locks.raise_token(lease, floor=floor)
             case Renew(AsyncLease() as lease):

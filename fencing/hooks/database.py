@@ -7,23 +7,16 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Engine, text
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy import Engine
 
 from fencing.errors import FencingUsageError
-from fencing.hooks.engine import EXPLICIT, INTERNAL, Hooks
-from fencing.hooks.refusals import Refusal
-from fencing.schema.names import ADMISSION_ISOLATION, ADMIT, MARK
+from fencing.hooks.admission import Admissions
+from fencing.hooks.engine import EXPLICIT, Hooks
 
 if TYPE_CHECKING:
     from fencing.hooks.transaction import Presentations
-    from fencing.lease import BaseLease
 
-__all__ = ["EXPLICIT", "INTERNAL", "Database"]
-
-_ADMIT = text(ADMIT)
-_MARK = text(MARK)
+__all__ = ["EXPLICIT", "Database"]
 
 # SQLAlchemy's names of the drivers whose errors and settings the hooks know.
 _DRIVERS = ("psycopg", "psycopg_async")
@@ -38,26 +31,17 @@ _all: weakref.WeakSet[Database] = weakref.WeakSet()
 class Database:
     """A database that guards have been made for; one per root engine, however many guards.
 
-    Admissions run on connections apart: a pool of their own with the engine's settings. In the
-    engine's own pool, as many requests as it has connections could each hold a session and wait
-    for one more to acquire with.
-
     Attributes:
-        admissions: Engine over that pool, in AUTOCOMMIT: one statement is one transaction.
-        name: The database's URL without its password.
+        name: Host, port and name of the database, for messages.
+        admissions: Its admissions, on connections apart.
     """
 
     def __init__(self, engine: Engine) -> None:
-        self.name = engine.url.render_as_string(hide_password=True)
-        self._root = Engine(engine.pool.recreate(), engine.dialect, engine.url)
-        self.admissions: Engine = self._root.execution_options(
-            isolation_level="AUTOCOMMIT", **{INTERNAL: True}
-        )
-        self._explicitly_begun: Engine = self._root.execution_options(
-            isolation_level="READ COMMITTED", **{INTERNAL: True}
-        )
-        self._autocommit_suffices = True
-        self._hooks = Hooks(self, self._ask_mark)
+        # Of the URL only what can hold no secret: a password may be in its query, too.
+        url = engine.url
+        self.name = f"{url.host or 'localhost'}:{url.port or 5432}/{url.database or ''}"
+        self.admissions = Admissions(engine)
+        self._hooks = Hooks(self, self.admissions.mark_at_once)
 
     @classmethod
     def of(cls, engine: Engine) -> Database:
@@ -95,8 +79,8 @@ class Database:
         database: Database | None = vars(_root_of(engine)).get(_ATTRIBUTE)
         if database is None:
             raise FencingUsageError(
-                f"no Guard has been made for the engine {engine.url!r}, so nothing would be "
-                "presented on it; make one first: Guard(locks, engine)"
+                "no Guard has been made for this engine, so nothing would be presented on it; make "
+                "one first: Guard(locks, engine)"
             )
         return database
 
@@ -104,77 +88,6 @@ class Database:
     def presentations(self) -> Presentations:
         """What the transactions of the engine have presented."""
         return self._hooks.presentations
-
-    def admit(self, lease: BaseLease, wait: float) -> None:
-        """Commit a lease's token as its resource's high-water mark.
-
-        One round trip. Asking again for a lease that has been admitted changes nothing, so a
-        connection that had died in the pool is no reason to fail.
-
-        Args:
-            lease: The lease.
-            wait: Longest wait for open transactions of other holders, in seconds.
-
-        Raises:
-            StaleFenceError: The mark is at or above the token; nothing was changed.
-            LockNotAcquiredError: Open transactions block it; their pids are in ``blocked_by``.
-            LockServiceError: The token is implausibly far above the mark.
-            GuardNotInstalledError: The database has no schema ``fencing``.
-        """
-        try:
-            self._admit(lease, wait)
-        except DBAPIError as error:
-            if not error.connection_invalidated:
-                raise
-            self._admit(lease, wait)
-
-    def _admit(self, lease: BaseLease, wait: float) -> None:
-        values = {
-            "resource": lease.resource,
-            "token": lease.token,
-            "holder": lease.holder,
-            "owner": lease.owner,
-            "wait_ms": min(max(0, int(wait * 1000)), 2**31 - 1),
-        }
-        try:
-            if self._autocommit_suffices:
-                with self.admissions.connect() as connection:
-                    connection.execute(_ADMIT, values)
-            else:
-                with self._explicitly_begun.begin() as connection:
-                    connection.execute(_ADMIT, values)
-        except DBAPIError as error:
-            refusal = Refusal.read(error.orig or error)
-            if refusal.sqlstate == ADMISSION_ISOLATION and self._autocommit_suffices:
-                # default_transaction_isolation of this role or database is another one, and a
-                # single statement cannot choose its own: costs two more round trips.
-                self._autocommit_suffices = False
-                self._admit(lease, wait)
-                return
-            typed = refusal.as_error(lease.resource)
-            if typed is None:
-                raise
-            raise typed from error
-
-    def mark(self, resource: str) -> int | None:
-        """The resource's high-water mark; ``None`` when nothing was ever admitted."""
-        with self.admissions.connect() as connection:
-            mark: int | None = connection.execute(_MARK, {"resource": resource}).scalar_one()
-            return mark
-
-    def close(self) -> None:
-        """Close the idle connections of the admissions' pool."""
-        self._root.dispose()
-
-    async def aclose(self) -> None:
-        """:meth:`close` for an async engine."""
-        await AsyncEngine(self._root).dispose()
-
-    def _ask_mark(self, resource: str) -> int | None:
-        try:
-            return self.mark(resource)
-        except DBAPIError:
-            return None
 
 
 def _root_of(engine: Engine) -> Engine:
@@ -186,11 +99,15 @@ def _root_of(engine: Engine) -> Engine:
     return root
 
 
-def _forget_connections_in_child() -> None:
-    # A connection shared with the parent process would interleave two conversations.
+def _forget_in_child() -> None:
+    # A connection shared with the parent process would interleave two conversations, its open
+    # transactions are none of ours, and a lock may be held by a thread that is not here.
+    global _lock  # noqa: PLW0603
+    _lock = threading.Lock()
     for database in list(_all):
-        database._root.dispose(close=False)  # noqa: SLF001
+        database.admissions.forget()
+        database.presentations.forget()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_connections_in_child)
+    os.register_at_fork(after_in_child=_forget_in_child)

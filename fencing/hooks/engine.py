@@ -18,21 +18,22 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import event, text
 
-from fencing.clock import now
 from fencing.errors import (
     FencingUsageError,
     LeaseExpiredError,
+    LeaseLostError,
     StaleFenceError,
     UnfencedWriteError,
 )
+from fencing.hooks.admission import INTERNAL
 from fencing.hooks.ambient import ambient_fences, is_suspended, presented_leases
 from fencing.hooks.early import GuardLook, declared_writes, unfenced
 from fencing.hooks.refusals import Refusal
-from fencing.hooks.transaction import Presentation, Presentations
+from fencing.hooks.transaction import LIMIT_SLACK, Presentation, Presentations
 from fencing.schema.names import ENTER, claim_item
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from sqlalchemy import Connection, Engine
     from sqlalchemy.engine import ExceptionContext
@@ -41,12 +42,9 @@ if TYPE_CHECKING:
     from fencing.hooks.ambient import Fence
     from fencing.lease import BaseLease
 
-__all__ = ["EXPLICIT", "INTERNAL", "Hooks"]
+__all__ = ["EXPLICIT", "Hooks"]
 
 _log = logging.getLogger("fencing")
-
-INTERNAL = "fencing_internal"
-"""Execution option of the package's own connections and statements: hooks leave them alone."""
 
 EXPLICIT = "fencing_explicit"
 """Execution option that carries the explicit fences of a connection or session."""
@@ -59,13 +57,10 @@ _OURS = {INTERNAL: True, "stream_results": False, "yield_per": None}
 _ENDED = {"25P03", "25P04", "57P01", "57014"}
 # At COMMIT only the first two prove that nothing was committed: the session had ended before.
 _ENDED_BEFORE_COMMIT = {"25P03", "25P04", "57014"}
+_LIMITS = {"25P03", "25P04"}
 _LOCK_NOT_AVAILABLE = "55P03"
 _SERIALIZATION_FAILURE = "40001"
 _ACTIVE_TRANSACTION = "25001"
-
-# A server's limit may fire this much before our own clock says that trust has ended (seconds):
-# both start from the same trust, in whole milliseconds, on two clocks.
-_LIMIT_SLACK = 0.05
 
 
 class Hooks:
@@ -90,6 +85,7 @@ class Hooks:
         event.listen(engine, "before_cursor_execute", self.before_cursor_execute)
         event.listen(engine, "commit", self.commit)
         event.listen(engine, "rollback", self.rollback)
+        event.listen(engine, "rollback_savepoint", self.rollback_savepoint)
         event.listen(engine, "handle_error", self.handle_error)
 
     def begin(self, connection: Connection) -> None:
@@ -162,15 +158,32 @@ class Hooks:
     def commit(self, connection: Connection) -> None:
         """Check deadlines: a transaction that has outlived its trust is not committed."""
         presentation = self.presentations.get(connection)
-        if presentation is not None:
+        if presentation is None:
+            return
+        try:
             _check_deadlines(connection, presentation)
-            presentation.committing = True
+        except LeaseLostError as error:
+            error.add_note("fencing: COMMIT was not sent; nothing of this transaction is committed")
+            raise
+        presentation.committing = True
 
     def rollback(self, connection: Connection) -> None:
-        """A failure from here on is one of ROLLBACK."""
+        """See that a ROLLBACK cannot fail: its error would replace the one that led to it."""
         presentation = self.presentations.get(connection)
         if presentation is not None:
             presentation.committing = False
+            if presentation.may_have_ended and not connection.invalidated:
+                connection.invalidate()
+
+    def rollback_savepoint(self, connection: Connection, name: str, context: None) -> None:  # noqa: ARG002
+        """The same for ROLLBACK TO SAVEPOINT, which is a statement like any other."""
+        presentation = self.presentations.get(connection)
+        if (
+            presentation is not None
+            and (presentation.lease_over or presentation.may_have_ended)
+            and not connection.invalidated
+        ):
+            connection.invalidate()
 
     def handle_error(self, context: ExceptionContext) -> BaseException | None:
         """Translate what the database has refused; ``None`` leaves an error as it is."""
@@ -195,9 +208,12 @@ class Hooks:
             )
         if error is not None or presentation is None or not presentation.leases:
             return error
-        if context.sqlalchemy_exception is not None:
-            for note in _notes(refusal, presentation):
-                context.sqlalchemy_exception.add_note(note)
+        if refusal.sqlstate == _ACTIVE_TRANSACTION and context.sqlalchemy_exception is not None:
+            context.sqlalchemy_exception.add_note(
+                "fencing: this transaction has presented its lease in its first statement, so SET "
+                "TRANSACTION comes too late; choose the isolation level with "
+                "execution_options(isolation_level=...) on the connection or engine"
+            )
         if not _may_be_overtaken(context, refusal, presentation):
             return None
         return self._overtaken(presentation, refusal)
@@ -216,12 +232,23 @@ class Hooks:
                     token=lease.token,
                     current_token=mark,
                 )
+        # At COMMIT, and wherever a limit has ended the session, this is certain; a session that
+        # just ended may have been sent a COMMIT by hand.
+        certain = presentation.committing or refusal.sqlstate in _LIMITS
+        outcome = "; nothing of it was committed" if certain else ""
         for lease in presentation.leases:
-            if _is_over(lease):
+            if _is_over(lease) or presentation.may_have_ended:
+                how = (
+                    "ran out during a transaction"
+                    if _is_over(lease)
+                    else "was renewed in a transaction, which goes on only for as long as the "
+                    "lease was trusted when it began"
+                )
                 return LeaseExpiredError(
-                    f"the lease on {lease.resource!r} (token {lease.token}) ran out during a "
-                    f"transaction, which the server has ended ({refusal.message}); nothing of it "
-                    "was committed: acquire again and repeat the work from its first read",
+                    f"the lease on {lease.resource!r} (token {lease.token}) {how}, and the server "
+                    f"has ended it ({refusal.message}){outcome}: acquire again, or begin a new "
+                    "transaction under a lease that is good, and repeat the work from its first "
+                    "read",
                     resource=lease.resource,
                     token=lease.token,
                 )
@@ -238,6 +265,11 @@ class Hooks:
             return (
                 "the transaction began before the lease was acquired, so it was not covered; "
                 "commit or roll back and begin another one under the lease"
+            )
+        if any(resource == lease.resource for lease in presented):
+            return (
+                "the transaction that has presented it is over, ended by a COMMIT or ROLLBACK that "
+                "was sent as SQL; end transactions through SQLAlchemy"
             )
         if presented:
             names = ", ".join(repr(lease.resource) for lease in presented)
@@ -271,21 +303,6 @@ def _backend_pid(connection: Connection) -> int:
     return pid
 
 
-def _notes(refusal: Refusal, presentation: Presentation) -> Iterator[str]:
-    """What helps with an error that stays what it is."""
-    if refusal.sqlstate == _ACTIVE_TRANSACTION:
-        yield (
-            "fencing: this transaction has presented its lease in its first statement, so SET "
-            "TRANSACTION comes too late; choose the isolation level with "
-            "execution_options(isolation_level=...) on the connection or engine"
-        )
-    if refusal.sqlstate in _ENDED and presentation.bounded_until - now() <= _LIMIT_SLACK:
-        yield (
-            "fencing: a transaction is bounded by the trust that its lease had when it began, and "
-            "renewing the lease does not extend it; after renew(), begin a new transaction"
-        )
-
-
 def _may_be_overtaken(
     context: ExceptionContext, refusal: Refusal, presentation: Presentation
 ) -> bool:
@@ -299,8 +316,10 @@ def _may_be_overtaken(
         # Anything else that cuts COMMIT short may have come after the commit itself.
         return sqlstate in _ENDED_BEFORE_COMMIT
     ended = sqlstate in _ENDED or (not sqlstate and context.is_disconnect)
-    return ended and any(_is_over(lease) for lease in presentation.leases)
+    return ended and (
+        presentation.may_have_ended or any(_is_over(lease) for lease in presentation.leases)
+    )
 
 
 def _is_over(lease: BaseLease) -> bool:
-    return lease.lost or lease.released or lease.remaining <= _LIMIT_SLACK
+    return lease.lost or lease.released or lease.remaining <= LIMIT_SLACK

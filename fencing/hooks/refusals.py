@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
@@ -46,8 +47,8 @@ class Refusal:
         sqlstate = getattr(error, "sqlstate", None) or ""
         diagnosis = getattr(error, "diag", None)
         facts: dict[str, Any] = {}
-        if sqlstate.startswith("ZF") and getattr(diagnosis, "message_detail", None):
-            facts = json.loads(diagnosis.message_detail)  # type: ignore[union-attr]
+        if sqlstate.startswith("ZF"):
+            facts = _facts(getattr(diagnosis, "message_detail", None))
         return cls(
             sqlstate=sqlstate,
             message=getattr(diagnosis, "message_primary", None) or str(error),
@@ -74,6 +75,15 @@ class Refusal:
         """
         build = _BUILDERS.get(self.sqlstate)
         return None if build is None else build(self, self.facts.get("resource") or resource)
+
+
+def _facts(detail: str | None) -> dict[str, Any]:
+    # Anybody may raise any SQLSTATE; what is not ours has no facts.
+    try:
+        facts = json.loads(detail or "")
+    except ValueError:
+        return {}
+    return facts if isinstance(facts, dict) else {}
 
 
 def _stale(refusal: Refusal, resource: str) -> FencingError:
@@ -106,13 +116,16 @@ def _blocked(refusal: Refusal, resource: str) -> FencingError:
 
 def _not_installed(refusal: Refusal, _resource: str) -> FencingError | None:
     # What PostgreSQL says of a missing schema or function, whoever is missing it.
-    if "fencing" not in refusal.message:
+    if not _OUR_SCHEMA.search(refusal.message):
         return None
     return GuardNotInstalledError(
         f"{refusal.message}: schema fencing is not installed in this database; install it with "
         "op.install_fencing() in a migration, or with: fencing install URL"
     )
 
+
+# In whatever language the server speaks: schema "fencing", or function fencing.enter(...).
+_OUR_SCHEMA = re.compile(r"(?<![\w.])fencing(?!\w)")
 
 _BUILDERS: dict[str, Callable[[Refusal, str], FencingError | None]] = {
     names.STALE: _stale,

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
     from fencing.lease import BaseLease
 
-__all__ = ["Presentation", "Presentations"]
+__all__ = ["LIMIT_SLACK", "Presentation", "Presentations"]
+
+LIMIT_SLACK = 0.05
+"""A server's limit may fire this much before our own clock says that trust has ended, in seconds:
+both start from the same trust, in whole milliseconds, on two clocks."""
 
 
 class Presentation:
@@ -62,6 +66,11 @@ class Presentation:
             and connection.in_transaction()
         )
 
+    @property
+    def may_have_ended(self) -> bool:
+        """Whether the server's limits may have ended it by now."""
+        return bool(self.leases) and now() >= self.bounded_until - LIMIT_SLACK
+
     def lease_on(self, resource: str) -> BaseLease | None:
         """The lease it has presented on a resource."""
         return next((lease for lease in self.leases if lease.resource == resource), None)
@@ -76,6 +85,10 @@ class Presentations:
     """The presentations of one engine's connections; safe for threads."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, in a forked child: the transactions are its parent's, and so is the lock."""
         self._by_connection: weakref.WeakKeyDictionary[Connection, Presentation] = (
             weakref.WeakKeyDictionary()
         )

@@ -15,7 +15,7 @@ import json
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from fencing.schema.names import ALREADY_FENCED, NOT_FENCED, STILL_FENCED, TRIGGERS
+from fencing.schema.names import ALREADY_FENCED, NOT_FENCED, PIN, STILL_FENCED, TRIGGERS
 from fencing.schema.template import Template, quote_identifier, quote_literal
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def fence_table(
             f"ALTER TABLE {target} ENABLE ALWAYS TRIGGER {trigger}",
             f"COMMENT ON TRIGGER {trigger} ON {target} IS {quote_literal(comment)}",
         ]
-    return statements
+    return [*statements, *_pin(target, function, template)]
 
 
 def unfence_table(table: str, *, schema: str | None = None) -> list[str]:
@@ -129,7 +129,7 @@ def unfence_table(table: str, *, schema: str | None = None) -> list[str]:
         schema: Schema of the table, unquoted; default: found by the search_path.
     """
     target = quote_literal(_qualified(table, schema))
-    names = ", ".join(quote_literal(name) for name in TRIGGERS.values())
+    names = ", ".join(quote_literal(name) for name in [*TRIGGERS.values(), PIN])
     return [
         _do(f"""
 DECLARE
@@ -291,6 +291,27 @@ def _dollar_quoted(body: str) -> str:
     while tag in body:
         tag = f"{tag[:-1]}_$"
     return f"{tag}{body}{tag}"
+
+
+def _pin(target: str, function: str, template: Template) -> list[str]:
+    """A trigger that never fires, for what PostgreSQL forbids while it is there.
+
+    A row trigger with a transition table keeps the table from becoming a partition or an
+    inheritance child, whose parent's writes would pass the guard by; its condition keeps the
+    columns of the template from being dropped or given a type whose text is not always the same.
+    """
+    pin = quote_identifier(PIN)
+    columns = "".join(f" AND NEW.{quote_identifier(column)} IS NULL" for column in template.columns)
+    return [
+        (
+            f"CREATE TRIGGER {pin} AFTER INSERT ON {target} REFERENCING NEW TABLE AS new_rows "
+            f"FOR EACH ROW WHEN (false{columns}) EXECUTE FUNCTION {function}()"
+        ),
+        (
+            f"COMMENT ON TRIGGER {pin} ON {target} IS "
+            "'Never fires; keeps the guard from being undone by a change of the table'"
+        ),
+    ]
 
 
 def _create_trigger(trigger: str, operation: str, target: str, function: str) -> str:

@@ -181,6 +181,9 @@ BEGIN
                       || upper(current_setting('transaction_isolation'));
     END IF;
 
+    -- Also for the first look: somebody may have locked the whole table. 0 would disable it.
+    PERFORM set_config('lock_timeout', CAST(greatest(p_wait_ms, 1) AS text), true);
+
     -- Without a lock first: an overtaken holder that queued for it would stall the living one.
     SELECT f.token, f.holder INTO v_mark, v_holder
         FROM fencing.fence AS f WHERE f.resource = p_resource;
@@ -191,7 +194,6 @@ BEGIN
         PERFORM fencing.refuse_stale(p_resource, p_token, v_mark);
     END IF;
 
-    PERFORM set_config('lock_timeout', CAST(greatest(p_wait_ms, 1) AS text), true);
     IF NOT pg_try_advisory_xact_lock(v_key) THEN
         IF p_wait_ms > 0 THEN
             BEGIN
@@ -320,10 +322,13 @@ BEGIN
         p_limit_ms - EXTRACT(epoch FROM clock_timestamp() - statement_timestamp()) * 1000));
     FOREACH v_setting IN ARRAY ARRAY[
         'idle_in_transaction_session_timeout', 'statement_timeout', 'transaction_timeout',
-        'client_connection_check_interval']
+        'tcp_user_timeout', 'client_connection_check_interval']
     LOOP
         -- NULL where this server does not have it: transaction_timeout came with version 17.
         v_set_ms := EXTRACT(epoch FROM CAST(current_setting(v_setting, true) AS interval)) * 1000;
+        -- The only limit on a server that is sending rows to a client which does not read them: it
+        -- looks at no other until they are sent. Needs TCP, and Linux.
+        CONTINUE WHEN v_setting = 'tcp_user_timeout' AND version() !~ 'linux';
         IF v_setting = 'client_connection_check_interval' THEN
             -- Not a limit but how often the server looks whether the client is still there;
             -- needs a platform that can tell.

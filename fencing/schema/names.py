@@ -36,6 +36,9 @@ TRIGGERS = {
     "truncate": "fencing_truncate",
 }
 
+# Never fires; keeps the table from being changed in ways that would undo the guard.
+PIN = "fencing_pin"
+
 # Statements, with named parameters as SQLAlchemy's ``text()`` reads them.
 ADMIT = (
     "SELECT fencing.admit(CAST(:resource AS text), CAST(:token AS bigint), "

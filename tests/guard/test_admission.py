@@ -66,7 +66,9 @@ class TestBlocked:
         sent: list[dict] = []
         guard = Guard(ScriptedLocks(2), engine)
         event.listen(
-            guard.databases[0].admissions, "before_cursor_execute", lambda *a: sent.append(a[3])
+            guard.databases[0].admissions.engine,
+            "before_cursor_execute",
+            lambda *a: sent.append(a[3]),
         )
         with pytest.raises(LockNotAcquiredError):
             guard.acquire(resource, blocking=False)
@@ -201,7 +203,7 @@ class TestConnectionsOfItsOwn:
         await engine.dispose()
 
     def test_they_present_nothing_inside_a_block(self, guard: Guard, resource: str) -> None:
-        with guard.acquire(resource), statements_of(guard.databases[0].admissions) as sent:
+        with guard.acquire(resource), statements_of(guard.databases[0].admissions.engine) as sent:
             guard.acquire(f"{resource}:inner")
         assert len(sent) == 1
         assert "fencing.admit" in sent[0]

@@ -90,6 +90,6 @@ class TestSettingsOfTheRole:
             assert own_bank.balance(1) == 1
         finally:
             own_bank.observer.execute(f"DROP OWNED BY {role}".encode())
-            Database.of(engine).close()
+            Database.of(engine).admissions.close()
             engine.dispose()
             own_bank.observer.execute(f"DROP ROLE {role}".encode())

@@ -207,7 +207,7 @@ class TestTwoDatabases:
                 overtaken.append(statement)
                 other_bank.admit(resource, 9)
 
-        event.listen(Database.of(engine).admissions, "before_cursor_execute", overtake)
+        event.listen(Database.of(engine).admissions.engine, "before_cursor_execute", overtake)
         lease = guard.acquire(resource)
         assert overtaken
         assert [call for call in locks.calls if call[0] != "renew"] == [

@@ -150,7 +150,7 @@ class TestThreadsAndContexts:
         self, guard: Guard, engine: Engine, resource: str
     ) -> None:
         def admission_backend() -> int:
-            with guard.databases[0].admissions.connect() as connection:
+            with guard.databases[0].admissions.engine.connect() as connection:
                 return connection.scalar(text("SELECT pg_backend_pid()"))
 
         with guard.acquire(resource) as lease:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from sqlalchemy import Engine, text
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
@@ -62,13 +61,20 @@ async def test_so_it_is_under_asyncio(
     assert bank.balance(account) == 100
 
 
-def test_a_limit_that_outlived_a_renewal_says_so(
-    guard: Guard, engine: Engine, resource: str
+@pytest.mark.parametrize("act", ["statement", "commit"])
+def test_renewing_a_lease_does_not_extend_a_transaction(
+    guard: Guard, engine: Engine, bank: Bank, resource: str, act: str
 ) -> None:
     with guard.acquire(resource, ttl=0.5) as lease, engine.connect() as connection:
-        connection.execute(text("SELECT 1"))
+        pid = connection.scalar(PID)
         lease.renew(ttl=60)
-        with pytest.raises(DBAPIError) as error:
-            connection.execute(text("SELECT pg_sleep(30)"))
-        assert any("begin a new transaction" in note for note in error.value.__notes__)
+        if act == "commit":
+            bank.wait_until_gone(pid)
+        with pytest.raises(LeaseExpiredError, match="renewed in a transaction"):
+            if act == "commit":
+                connection.commit()
+            else:
+                connection.execute(text("SELECT pg_sleep(30)"))
         assert not lease.lost
+        connection.rollback()
+        connection.execute(text("SELECT 1"))

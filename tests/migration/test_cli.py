@@ -177,6 +177,6 @@ def test_psql_runs_all_of_it_in_one_transaction(database):
         )
         if script is back:
             assert catalog(database) == before
-    comments = {row[5] for row in catalog(database)["triggers"] if row[1] == table}
-    assert len(comments) == 1
-    assert "é={id}" in comments.pop()
+    comments = {row[2]: row[5] for row in catalog(database)["triggers"] if row[1] == table}
+    assert len(comments) == 5
+    assert "é={id}" in comments["fencing_insert"]

@@ -126,7 +126,8 @@ def triggers(url: str) -> set[str]:
 
 def test_an_application_upgrades_our_branch_with_its_own(run, database):
     run("upgrade", "heads")
-    assert triggers(database) == {"fencing_update", "fencing_delete", "fencing_truncate"}
+    guard = {"fencing_update", "fencing_delete", "fencing_truncate", "fencing_pin"}
+    assert triggers(database) == guard
     with psycopg.connect(plain_url(database)) as connection:
         versions = connection.execute("SELECT version_num FROM alembic_version").fetchall()
     assert ("0001",) in versions

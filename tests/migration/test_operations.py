@@ -84,7 +84,7 @@ def test_online_and_offline_make_what_is_written(database_factory):
         expected = catalog(by_hand)
         assert catalog(online) == expected
         assert catalog(by_script) == expected
-        assert len(expected["triggers"]) == 3 + 2 * len(ODD)
+        assert len(expected["triggers"]) == 3 + 3 * len(ODD)
         if shutil.which("psql") is None:
             return
         with database_factory.empty() as by_psql:
@@ -152,7 +152,7 @@ async def test_under_asyncio_too(database):
     async with engine.begin() as connection:
         await connection.run_sync(work)
     await engine.dispose()
-    assert len([row for row in catalog(database)["triggers"] if row[1] == "t"]) == 4
+    assert len([row for row in catalog(database)["triggers"] if row[1] == "t"]) == 5
 
 
 BAD_INPUT = [

@@ -12,6 +12,7 @@ from fencing.schema import ddl
 from fencing.schema.names import (
     ALREADY_FENCED,
     NOT_FENCED,
+    PIN,
     STILL_FENCED,
     TRIGGERS,
     UNFENCED,
@@ -38,8 +39,8 @@ def guards(connection: psycopg.Connection, table: str) -> dict[str, str]:
     return dict(
         connection.execute(
             "SELECT tgname, tgenabled FROM pg_trigger WHERE tgrelid = %s::regclass "
-            "AND tgname LIKE 'fencing%%'",
-            (table,),
+            "AND tgname LIKE 'fencing%%' AND tgname <> %s",
+            (table, PIN),
         ).fetchall()
     )
 
@@ -91,7 +92,9 @@ def test_exactly_the_wanted_operations_are_guarded_always(tables, operations):
 def test_a_guard_says_what_it_was_made_from(tables):
     run(tables, ddl.fence_table("a", "it's \\ {{%}} :x é {id}", operations=["update", "insert"]))
     rows = tables.execute(
-        "SELECT obj_description(oid, 'pg_trigger') FROM pg_trigger WHERE tgrelid = 'a'::regclass"
+        "SELECT obj_description(oid, 'pg_trigger') FROM pg_trigger WHERE tgrelid = 'a'::regclass "
+        "AND tgname <> %s",
+        (PIN,),
     ).fetchall()
     assert [json.loads(text) for (text,) in rows] == [
         {

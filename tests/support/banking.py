@@ -68,7 +68,7 @@ def make_engine(bank: Bank) -> Iterator[MakeEngine]:
     yield make
     for engine in engines:
         if "_fencing_database" in vars(engine):
-            Database.of(engine).close()
+            Database.of(engine).admissions.close()
         engine.dispose()
 
 
@@ -96,7 +96,7 @@ async def async_engine(bank: Bank) -> AsyncIterator[AsyncEngine]:
     engine = create_async_engine(bank.url)
     yield engine
     if "_fencing_database" in vars(engine.sync_engine):
-        await Database.of(engine.sync_engine).aclose()
+        await Database.of(engine.sync_engine).admissions.aclose()
     await engine.dispose()
 
 

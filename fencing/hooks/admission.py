@@ -1,0 +1,209 @@
+"""Admissions: a lease's token, committed as its resource's high-water mark.
+
+They run on connections apart, in a pool of their own. In the engine's own pool, as many requests as
+it has connections could each hold a session and wait for one more to acquire with.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Engine, QueuePool, text
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.util import greenlet_spawn
+
+from fencing.clock import now
+from fencing.errors import LockNotAcquiredError
+from fencing.hooks.refusals import Refusal
+from fencing.hooks.slots import NoSlotError, Slots
+from fencing.schema.names import ADMISSION_ISOLATION, ADMIT, MARK
+
+if TYPE_CHECKING:
+    from fencing.lease import BaseLease
+
+__all__ = ["INTERNAL", "Admissions"]
+
+INTERNAL = "fencing_internal"
+"""Execution option of the package's own connections and statements: hooks leave them alone."""
+
+_ADMIT = text(ADMIT)
+_MARK = text(MARK)
+
+_GRACE = 1.0
+"""How long one that does not wait waits for a connection, in seconds: others use it briefly."""
+
+# A role or database may limit its statements more than we do.
+_TIMED_OUT = {"57014", "55P03"}
+
+_MAX_MILLISECONDS = 2**31 - 1
+
+
+class Admissions:
+    """The admissions of one database.
+
+    Args:
+        engine: The root engine; its pool's settings and listeners, as they are now, are copied.
+
+    Attributes:
+        engine: An engine over the pool apart, in AUTOCOMMIT.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        # What is sent holds the holder's nonce, which belongs in no message.
+        self._root = Engine(
+            engine.pool.recreate(), engine.dialect, engine.url, hide_parameters=True
+        )
+        # One statement in AUTOCOMMIT is one transaction, and one round trip.
+        self.engine: Engine = self._root.execution_options(
+            isolation_level="AUTOCOMMIT", **{INTERNAL: True}
+        )
+        self._begun: Engine = self._root.execution_options(
+            isolation_level="READ COMMITTED", **{INTERNAL: True}
+        )
+        self._autocommit_suffices = True
+        self._slots = Slots(_capacity(self._root))
+
+    def admit(self, lease: BaseLease, until: float) -> None:
+        """Commit a lease's token as its resource's high-water mark.
+
+        Asking again for a lease that has been admitted changes nothing, so a connection that had
+        died in the pool is no reason to fail.
+
+        Args:
+            lease: The lease.
+            until: How long to wait for open transactions of other holders: a moment of
+                :func:`fencing.clock.now`, in seconds.
+
+        Raises:
+            StaleFenceError: The mark is at or above the token; nothing was changed.
+            LockNotAcquiredError: Open transactions block it (their pids are in ``blocked_by``),
+                or no connection was free in time.
+            LockServiceError: The token is implausibly far above the mark.
+            GuardNotInstalledError: The database has no schema ``fencing``.
+        """
+        try:
+            with self._slots.slot(max(until, now() + _GRACE)):
+                self._admit(lease, until)
+        except NoSlotError as error:
+            raise _no_connection(lease.resource) from error
+
+    async def aadmit(self, lease: BaseLease, until: float) -> None:
+        """:meth:`admit` for an async engine."""
+        try:
+            async with self._slots.aslot(max(until, now() + _GRACE)):
+                await greenlet_spawn(self._admit, lease, until)
+        except NoSlotError as error:
+            raise _no_connection(lease.resource) from error
+
+    def mark(self, resource: str) -> int | None:
+        """The resource's high-water mark; ``None`` when nothing was ever admitted."""
+        try:
+            with self._slots.slot(now() + _GRACE):
+                return self._mark(resource)
+        except NoSlotError as error:
+            raise _no_connection(resource) from error
+
+    async def amark(self, resource: str) -> int | None:
+        """:meth:`mark` for an async engine."""
+        try:
+            async with self._slots.aslot(now() + _GRACE):
+                return await greenlet_spawn(self._mark, resource)
+        except NoSlotError as error:
+            raise _no_connection(resource) from error
+
+    def mark_at_once(self, resource: str) -> int | None:
+        """The mark, if it can be asked for without waiting for a connection; else ``None``.
+
+        For an error handler, which has nothing better to tell than what it knows. Runs in the
+        greenlet of an async engine as well.
+        """
+        try:
+            with self._slots.slot(now()):
+                return self._mark(resource)
+        except (SQLAlchemyError, NoSlotError):
+            return None
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        self._root.dispose()
+
+    async def aclose(self) -> None:
+        """:meth:`close` for an async engine."""
+        await AsyncEngine(self._root).dispose()
+
+    def forget(self) -> None:
+        """Leave the connections to the parent process, in a forked child."""
+        self._root.dispose(close=False)
+        self._slots = Slots(self._slots.capacity)
+
+    def _admit(self, lease: BaseLease, until: float) -> None:
+        try:
+            try:
+                self._send(lease, until)
+            except DBAPIError as error:
+                if not error.connection_invalidated:
+                    raise
+                self._send(lease, until)
+        except DBAPIError as error:
+            refusal = Refusal.read(error.orig or error)
+            if refusal.sqlstate in _TIMED_OUT:
+                raise LockNotAcquiredError(
+                    f"the admission of the lease on {lease.resource!r} took longer than a time-out "
+                    f"that its role or database has set ({refusal.message}); try later",
+                    resource=lease.resource,
+                ) from error
+            typed = refusal.as_error(lease.resource)
+            if typed is None:
+                raise
+            raise typed from error
+
+    def _send(self, lease: BaseLease, until: float) -> None:
+        if self._autocommit_suffices:
+            try:
+                self._send_on(self.engine, lease, until)
+            except DBAPIError as error:
+                # default_transaction_isolation of this role or database is another one, and a
+                # single statement cannot choose its own.
+                if Refusal.read(error.orig or error).sqlstate != ADMISSION_ISOLATION:
+                    raise
+                self._autocommit_suffices = False
+            else:
+                return
+        self._send_on(self._begun, lease, until)
+
+    @staticmethod
+    def _send_on(engine: Engine, lease: BaseLease, until: float) -> None:
+        with engine.begin() as connection:
+            wait = max(0, int((until - now()) * 1000))
+            connection.execute(
+                _ADMIT,
+                {
+                    "resource": lease.resource,
+                    "token": lease.token,
+                    "holder": lease.holder,
+                    "owner": lease.owner,
+                    "wait_ms": min(wait, _MAX_MILLISECONDS),
+                },
+            )
+
+    def _mark(self, resource: str) -> int | None:
+        with self.engine.connect() as connection:
+            mark: int | None = connection.execute(_MARK, {"resource": resource}).scalar_one()
+            return mark
+
+
+def _capacity(engine: Engine) -> float:
+    pool = engine.pool
+    if not isinstance(pool, QueuePool) or pool._max_overflow < 0:  # noqa: SLF001 - has no public name
+        return math.inf
+    return pool.size() + pool._max_overflow  # noqa: SLF001
+
+
+def _no_connection(resource: str) -> LockNotAcquiredError:
+    return LockNotAcquiredError(
+        f"no connection was free in time to admit the lease on {resource!r}: all of the pool's are "
+        "waiting for open transactions of earlier holders, or busy; try later, or enlarge the pool",
+        resource=resource,
+    )
