@@ -49,10 +49,18 @@ def installed_programs() -> Path:
 
 
 def unprivileged_identity() -> tuple[int, int] | None:
-    """The uid and gid that a server of root's runs as; None if we are not root."""
+    """The uid and gid that a server of root's runs as; None if we are not root.
+
+    Raises:
+        EmbeddedServerError: If we are, and there is no other user to run as.
+    """
     if os.geteuid() != 0:
         return None
-    entry = pwd.getpwnam(UNPRIVILEGED_USER)
+    try:
+        entry = pwd.getpwnam(UNPRIVILEGED_USER)
+    except KeyError:
+        message = f"PostgreSQL does not run as root, and there is no user {UNPRIVILEGED_USER}"
+        raise EmbeddedServerError(message) from None
     return entry.pw_uid, entry.pw_gid
 
 

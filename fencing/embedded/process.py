@@ -97,7 +97,13 @@ class ServerProcess:
         assert self._supervisor.stdin is not None  # noqa: S101 - we asked for pipes
         assert self._supervisor.stdout is not None  # noqa: S101
         self._input, self._output = self._supervisor.stdin, self._supervisor.stdout
-        self.directory = Path(self._report(timeout=10.0)["directory"])
+        try:
+            self.directory = Path(self._report(timeout=10.0)["directory"])
+        except BaseException:
+            self._input.close()  # which ends the supervisor
+            self._output.close()
+            self._supervisor.wait()
+            raise
         self.log = self.directory / "log"
 
     @property

@@ -238,6 +238,15 @@ class TestDirectories:
         monkeypatch.setattr("tempfile.gettempdir", lambda: str(long))
         assert places.base_directory(None, in_memory=False) == "/tmp"
 
+    def test_a_closed_temporary_folder_is_not_used_by_another_user(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tmp_path.chmod(0o700)
+        monkeypatch.setattr(places, "LONGEST_BASE", 1000)
+        monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+        assert places.base_directory(None, in_memory=False) == str(tmp_path)
+        assert places.base_directory((65534, 65534), in_memory=False) == "/tmp"
+
     def test_memory_with_too_little_room_is_not_used(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(places, "MEMORY_NEEDED", 1 << 60)
         assert places.base_directory(None, in_memory=True) != "/dev/shm"
