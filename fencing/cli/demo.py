@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import signal
 import sys
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
-
     from fencing.demo.acts import Act
     from fencing.demo.process import Report
     from fencing.demo.verdict import Outcome
@@ -22,7 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["demo"]
 
 MIN_TTL, MAX_TTL = 0.1, 60.0
-DIED_OF_SIGNAL = 128  # plus the signal's number
 
 
 def check_ttl(_context: click.Context, _parameter: click.Parameter, ttl: float) -> float:
@@ -71,26 +65,24 @@ def demo(*, as_json: bool, ttl: float, redis_url: str | None, database_url: str 
             "run it on Linux, on macOS or under WSL"
         )
     from fencing.cli.schema import failing_in_one_line
+    from fencing.cli.signals import leaving_on_signals
     from fencing.demo.show import perform
     from fencing.demo.timeline import Timeline
     from fencing.demo.verdict import broken_promises
     from fencing.embedded import EmbeddedServerError
 
-    try:
-        with leaving_on_signals(), failing_in_one_line():
-            try:
-                outcomes = perform(
-                    Nobody() if as_json else Timeline(),
-                    ttl=ttl,
-                    redis_url=redis_url,
-                    database_url=database_url,
-                )
-            except EmbeddedServerError as error:
-                raise click.ClickException(
-                    f"{error}; or else pass --redis-url and --database-url"
-                ) from error
-    except KeyboardInterrupt:
-        sys.exit(DIED_OF_SIGNAL + signal.SIGINT)
+    with leaving_on_signals(), failing_in_one_line():
+        try:
+            outcomes = perform(
+                Nobody() if as_json else Timeline(),
+                ttl=ttl,
+                redis_url=redis_url,
+                database_url=database_url,
+            )
+        except EmbeddedServerError as error:
+            raise click.ClickException(
+                f"{error}; or else pass --redis-url and --database-url"
+            ) from error
     broken = broken_promises(outcomes)
     if as_json:
         click.echo(json.dumps({act: dataclasses.asdict(o) for act, o in outcomes.items()}))
@@ -118,18 +110,3 @@ class Nobody:
 
     def end(self, outcome: Outcome) -> None:
         """Not shown."""
-
-
-@contextmanager
-def leaving_on_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP leave the block as Ctrl-C does, so that it cleans up."""
-
-    def leave(number: int, _frame: FrameType | None) -> None:
-        sys.exit(DIED_OF_SIGNAL + number)
-
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -42,6 +42,7 @@ BAD_TTLS = [
         pytest.param(ttl, ValueError, id=f"ttl {ttl}")
         for ttl in (0, -1, 0.001, math.nan, math.inf, -math.inf, 86_400.5)
     ],
+    pytest.param(10**400, ValueError, id="ttl beyond a float"),
     *[pytest.param(ttl, TypeError, id=f"ttl {ttl!r}") for ttl in (None, "10", True)],
 ]
 
@@ -49,6 +50,7 @@ BAD_OTHERS = [
     pytest.param({"blocking_timeout": -0.1}, ValueError, id="negative timeout"),
     pytest.param({"blocking_timeout": math.nan}, ValueError, id="timeout NaN"),
     pytest.param({"blocking_timeout": math.inf}, ValueError, id="timeout infinite"),
+    pytest.param({"blocking_timeout": 10**400}, ValueError, id="timeout beyond a float"),
     pytest.param({"blocking_timeout": "1"}, TypeError, id="timeout str"),
     pytest.param({"blocking": False, "blocking_timeout": 1}, ValueError, id="both"),
     pytest.param({"blocking": False, "blocking_timeout": 0}, ValueError, id="both, zero"),
@@ -59,6 +61,7 @@ BAD_OTHERS = [
     pytest.param({"floor": True}, TypeError, id="floor bool"),
     pytest.param({"owner": 7}, TypeError, id="owner int"),
     pytest.param({"owner": "a\0b"}, ValueError, id="owner NUL"),
+    pytest.param({"owner": "\ud800"}, ValueError, id="owner surrogate"),
 ]
 
 

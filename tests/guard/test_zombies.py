@@ -92,6 +92,24 @@ def test_what_it_sends_all_the_same_is_typed(
     assert bank.balance(account) == 90
 
 
+def test_one_that_is_stopped_while_it_receives_rows_is_ended_over_tcp(
+    guard: Guard, engine: Engine, bank: Bank, account: int, make_zombie: Zombie
+) -> None:
+    """A server that waits for its client to read looks at no limit of its own meanwhile."""
+    if engine.url.host not in ("127.0.0.1", "localhost"):
+        pytest.skip("needs a server on this machine, over TCP")
+    child = make_zombie("receiving", ttl=3.0)
+    backend = child.wait_for("open")["pid"]
+    activity = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = %s AND "
+    bank.wait_until(f"{activity} state = 'active' AND query LIKE '%%repeat%%')", backend)
+    child.suspend()
+    bank.wait_until(f"{activity} wait_event = 'ClientWrite')", backend)
+    assert withdraw(guard, engine, account) == 2
+    child.resume()
+    assert child.wait_for("refused")["error"] == "StaleFenceError"
+    assert bank.balance(account) == 90
+
+
 def test_one_that_is_stopped_in_a_long_statement_is_ended_too(
     guard: Guard, engine: Engine, bank: Bank, account: int, make_zombie: Zombie
 ) -> None:

@@ -180,6 +180,29 @@ class TestThreadsAndContexts:
             assert admission_backend() == of_the_parent
             assert seen(engine) == {resource: 1}
 
+    @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+    def test_an_open_transaction_of_the_parent_does_not_keep_its_child_from_acquiring(
+        self, guard: Guard, engine: Engine, resource: str
+    ) -> None:
+        presentations = guard.databases[0].presentations
+        with guard.acquire(resource) as lease, engine.connect() as connection:
+            connection.execute(text("SELECT 1"))
+            lock = presentations._lock
+            with lock:  # as another thread may have it in that moment
+                child = os.fork()
+            if child == 0:
+                code = 1
+                try:
+                    engine.dispose(close=False)
+                    assert list(presentations.open_on(resource)) == []
+                    assert presentations._lock is not lock
+                    code = 0
+                finally:
+                    os._exit(code)
+            _, status = os.waitpid(child, 0)
+            assert os.waitstatus_to_exitcode(status) == 0
+            assert [found for _, found in presentations.open_on(resource)] == [lease]
+
 
 class TestGenerators:
     def test_a_generator_leaks_its_lease_only_while_it_is_open(

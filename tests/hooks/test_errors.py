@@ -110,6 +110,22 @@ class TestTheUsersOwn:
                 session.execute(text("SELECT no_such_function()"))
             assert error.value.orig.sqlstate == "42883"
 
+    @pytest.mark.parametrize("name", ["my_fencing_stats", "fencing_stats", "stats.fencing"])
+    def test_so_it_is_when_its_name_resembles_ours(
+        self, guard: Guard, engine: Engine, resource: str, name: str
+    ) -> None:
+        with guard.acquire(resource), Session(engine) as session, pytest.raises(DBAPIError):
+            session.execute(text(f"SELECT {name}()"))
+
+    def test_our_sqlstate_without_our_facts_breaks_nothing(
+        self, guard: Guard, engine: Engine, resource: str
+    ) -> None:
+        raises = "DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = 'ZF001', DETAIL = 'no'; END $$"
+        with guard.acquire(resource), Session(engine) as session:
+            with pytest.raises(StaleFenceError) as error:
+                session.execute(text(raises))
+            assert error.value.current_token is None
+
 
 class TestEndedSessions:
     @pytest.fixture(params=["statement", "commit"])

@@ -70,11 +70,9 @@ def test_renewing_a_lease_does_not_extend_a_transaction(
         lease.renew(ttl=60)
         if act == "commit":
             bank.wait_until_gone(pid)
+        sleep = text("SELECT pg_sleep(30)")
         with pytest.raises(LeaseExpiredError, match="renewed in a transaction"):
-            if act == "commit":
-                connection.commit()
-            else:
-                connection.execute(text("SELECT pg_sleep(30)"))
+            connection.commit() if act == "commit" else connection.execute(sleep)
         assert not lease.lost
         connection.rollback()
         connection.execute(text("SELECT 1"))

@@ -93,6 +93,20 @@ def test_the_server_looks_whether_its_client_is_still_there(
         assert 0 < interval["client_connection_check_interval"] <= 500
 
 
+def test_so_does_its_kernel_over_tcp(
+    guard: Guard, engine: Engine, bank: Bank, resource: str
+) -> None:
+    if bank.value("SELECT inet_server_addr() IS NULL OR version() !~ 'linux'"):
+        pytest.skip("needs TCP, and Linux")
+    with guard.acquire(resource, ttl=30), engine.connect() as connection:
+        found = connection.scalar(text("SELECT current_setting('tcp_user_timeout')"))
+        assert "0" not in found.split()
+        assert 0 < int(found.removesuffix("ms").removesuffix("s")) <= 30_000
+        connection.rollback()
+    with guard.suspended(), engine.connect() as connection:
+        assert connection.scalar(text("SELECT current_setting('tcp_user_timeout')")) == "0"
+
+
 @pytest.mark.parametrize("end", ["commit", "rollback", "close", "invalidate"])
 class TestThePooledConnection:
     """Whatever ends the transaction, its connection's next user finds nothing of it."""

@@ -1,17 +1,21 @@
+# ruff: noqa: PT012 - what is raised by several statements is the point
 """What a body raises is what its caller gets, also when the session under it has ended."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from fencing import AsyncGuard, Guard
 from tests.support.bank import Account, Bank
 from tests.support.scripted import expire
+
+if TYPE_CHECKING:
+    from fencing import AsyncGuard, Guard
 
 PID = text("SELECT pg_backend_pid()")
 

@@ -179,6 +179,15 @@ class Bank:
             "WHERE l.locktype = 'advisory' AND NOT l.granted AND d.datname = current_database())"
         )
 
+    def wait_until_queued_for(self, resource: str) -> None:
+        """Until somebody waits for this resource's lock."""
+        self.wait_until(
+            "SELECT EXISTS (SELECT FROM pg_locks AS l JOIN pg_database AS d ON d.oid = l.database "
+            "WHERE l.locktype = 'advisory' AND NOT l.granted AND d.datname = current_database() "
+            "AND CAST(l.objid AS bigint) = (fencing.lock_key(%s) & 4294967295))",
+            resource,
+        )
+
     @contextmanager
     def admitting(self, resource: str, token: int, holder: str = BOB) -> Iterator[None]:
         """An admission in progress: it has the resource's lock, and is committed at the end."""

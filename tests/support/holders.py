@@ -23,6 +23,9 @@ NO_LIMITS = text(
 )
 
 
+LARGE_RESULT = text("SELECT repeat('x', 1000) FROM generate_series(1, 500000)")  # 500 MB
+
+
 @contextmanager
 def guarding(redis_url: str, namespace: str, url: str) -> Iterator[tuple[Guard, Engine]]:
     """A guard over the real services, closed at the end."""
@@ -59,11 +62,13 @@ def zombie(
         if "past the check" in how:
             event.listen(engine, "commit", stop)
             event.listen(engine, "before_cursor_execute", stop)
-        elif "busy" in how:
+        elif "busy" in how or "receiving" in how:
             parent.report("open", pid=pid, token=lease.token)
         else:
             stop()
-        if "busy" in how:
+        if "receiving" in how:
+            attempt(parent, lambda: session.execute(LARGE_RESULT), lease)
+        elif "busy" in how:
             attempt(parent, lambda: session.execute(text("SELECT pg_sleep(60)")), lease)
         elif "statement" in how:
             attempt(parent, lambda: session.execute(text("SELECT 1")), lease)
