@@ -8,8 +8,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Further arguments for pytest: make test PYTEST_ARGS="-n 2 tests/locks"
-PYTEST_ARGS ?=
+# Arguments for pytest: make test PYTEST_ARGS="-x tests/locks". Each worker has servers of its own.
+PYTEST_ARGS ?= -n auto --maxprocesses 4
 
 .PHONY: demo test test-oldest lint types imports check format clean
 .DEFAULT_GOAL := help
