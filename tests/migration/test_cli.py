@@ -43,6 +43,8 @@ def test_install_without_a_url_says_what_is_missing():
 
 
 def test_a_password_is_never_printed(database):
+    if make_url(database).password:
+        pytest.skip("needs a server that takes any password")
     url = make_url(database).set(password=SECRET).render_as_string(hide_password=False)
     for arguments in ([url], [url, "--sql"]):
         result = call(install, *arguments)
