@@ -33,8 +33,9 @@ from fencing.errors import (
 from fencing.guard import AsyncGuard, Guard
 from fencing.hooks.declare import fenced_by, resource_of
 from fencing.hooks.explicit import fence
-from fencing.lease import AsyncLease, AsyncLockService, Lease, LockService
+from fencing.lease import AsyncLease, Lease
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
+from fencing.service import AsyncLockService, LockService
 
 __all__ = [
     "AsyncGuard",

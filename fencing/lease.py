@@ -1,4 +1,4 @@
-"""Leases, and what a lock service must be able to do.
+"""Leases: the right to act on a resource, for a while.
 
 The model, in four sentences. A *lock service* grants a lease: a resource, a fencing token and a
 holder (a nonce that is new for every acquisition), for ``ttl`` seconds. From the moment we
@@ -27,16 +27,14 @@ from fencing.errors import FencingUsageError, LeaseExpiredError, LeaseLostError,
 from fencing.request import check_token, check_ttl
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator
     from types import TracebackType
 
 __all__ = [
-    "Acquisition",
+    "AsyncGrantor",
     "AsyncLease",
-    "AsyncLockService",
     "BaseLease",
+    "Grantor",
     "Lease",
-    "LockService",
     "Scope",
     "new_holder",
     "trust_ends",
@@ -248,6 +246,26 @@ class BaseLease:
 FencingError_ = LeaseLostError | LockServiceError
 
 
+class Grantor(Protocol):
+    """What a lease needs of the lock service that has granted it."""
+
+    def renew(self, lease: Lease, ttl: float) -> None:
+        """Extend a lease to ``ttl`` seconds from now."""
+
+    def release(self, lease: Lease) -> None:
+        """Take a lease back."""
+
+
+class AsyncGrantor(Protocol):
+    """:class:`Grantor` for asyncio."""
+
+    async def renew(self, lease: AsyncLease, ttl: float) -> None:
+        """See :meth:`Grantor.renew`."""
+
+    async def release(self, lease: AsyncLease) -> None:
+        """See :meth:`Grantor.release`."""
+
+
 class Lease(BaseLease):
     """The right to act on a resource, for a while; a context manager that releases it.
 
@@ -265,7 +283,7 @@ class Lease(BaseLease):
     wins; see :meth:`release` for what is raised without one.
     """
 
-    def __init__(self, service: LockService, **facts: object) -> None:
+    def __init__(self, service: Grantor, **facts: object) -> None:
         self._service = service
         self._ended = threading.Event()
         super().__init__(**facts)  # type: ignore[arg-type]
@@ -342,7 +360,7 @@ class Lease(BaseLease):
 class AsyncLease(BaseLease):
     """:class:`Lease` for asyncio: the same names, awaited."""
 
-    def __init__(self, service: AsyncLockService, **facts: object) -> None:
+    def __init__(self, service: AsyncGrantor, **facts: object) -> None:
         self._service = service
         self._ended = asyncio.Event()
         super().__init__(**facts)  # type: ignore[arg-type]
@@ -397,112 +415,3 @@ class AsyncLease(BaseLease):
         except (LeaseLostError, LockServiceError) as error:
             failure = error
         self._settle(failure, body)
-
-
-class Acquisition:
-    """An acquisition that has not begun: ``await`` it for a lease, or use it in ``async with``."""
-
-    def __init__(self, begin: Callable[[], Awaitable[AsyncLease]]) -> None:
-        # A factory, not a coroutine: an acquisition that is thrown away was never started.
-        self._begin = begin
-        self._lease: AsyncLease | None = None
-
-    def __await__(self) -> Generator[object, None, AsyncLease]:
-        return self._begin().__await__()
-
-    async def __aenter__(self) -> AsyncLease:
-        self._lease = await self._begin()
-        return await self._lease.__aenter__()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        body: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        assert self._lease is not None  # noqa: S101 - __aenter__ has returned
-        await self._lease.__aexit__(kind, body, traceback)
-
-
-class LockService(Protocol):
-    """Who grants leases."""
-
-    def acquire(
-        self,
-        resource: str,
-        *,
-        ttl: float = 30.0,
-        blocking: bool = True,
-        blocking_timeout: float | None = None,
-        owner: str | None = None,
-        floor: int = 0,
-    ) -> Lease:
-        """Return a lease, or raise.
-
-        Args:
-            resource: What to protect: 1 to 512 bytes of UTF-8 without NUL.
-            ttl: Length of the lease, in seconds, from 0.01 to 24 hours.
-            blocking: Whether to wait while another holds it.
-            blocking_timeout: Longest wait, in seconds; ``None``: for as long as it takes.
-            owner: A label for people; default: host, process, thread.
-            floor: The token will be greater than this.
-
-        Raises:
-            LockNotAcquiredError: It was not granted in time.
-            LockServiceError: The lock service could not be asked.
-        """
-
-    def try_acquire(
-        self, resource: str, *, ttl: float = 30.0, owner: str | None = None, floor: int = 0
-    ) -> Lease | None:
-        """Return a lease, or ``None`` at once when another holds it."""
-
-    def renew(self, lease: Lease, ttl: float) -> None:
-        """Extend a lease to ``ttl`` seconds from now; it cannot be revived (LeaseLostError)."""
-
-    def release(self, lease: Lease) -> None:
-        """Give a lease back; LeaseLostError when it had been lost."""
-
-    def raise_token(self, lease: Lease, *, floor: int) -> None:
-        """Give a lease that is still ours a new token, greater than ``floor``.
-
-        Raises:
-            LeaseLostError: It is not ours any more.
-            LockServiceError: The lock service could not be asked.
-        """
-
-    def close(self) -> None:
-        """Close idle connections of its own; it stays usable."""
-
-
-class AsyncLockService(Protocol):
-    """:class:`LockService` for asyncio."""
-
-    def acquire(
-        self,
-        resource: str,
-        *,
-        ttl: float = 30.0,
-        blocking: bool = True,
-        blocking_timeout: float | None = None,
-        owner: str | None = None,
-        floor: int = 0,
-    ) -> Acquisition:
-        """See :meth:`LockService.acquire`; arguments are checked by the call itself."""
-
-    async def try_acquire(
-        self, resource: str, *, ttl: float = 30.0, owner: str | None = None, floor: int = 0
-    ) -> AsyncLease | None:
-        """See :meth:`LockService.try_acquire`."""
-
-    async def renew(self, lease: AsyncLease, ttl: float) -> None:
-        """See :meth:`LockService.renew`."""
-
-    async def release(self, lease: AsyncLease) -> None:
-        """See :meth:`LockService.release`."""
-
-    async def raise_token(self, lease: AsyncLease, *, floor: int) -> None:
-        """See :meth:`LockService.raise_token`."""
-
-    async def aclose(self) -> None:
-        """See :meth:`LockService.close`."""

@@ -23,12 +23,13 @@ from fencing.guard.plan import (
     admit_lease,
 )
 from fencing.hooks.database import Database
-from fencing.lease import Acquisition, AsyncLease, Lease
+from fencing.lease import AsyncLease, Lease
 from fencing.request import AcquireRequest
+from fencing.service import Acquisition
 
 if TYPE_CHECKING:
     from fencing.guard.plan import Plan, Step
-    from fencing.lease import AsyncLockService, LockService
+    from fencing.service import AsyncLockService, LockService
 
 __all__ = ["AsyncGuard", "Guard"]
 

@@ -22,7 +22,7 @@ import redis
 import redis.asyncio
 
 from fencing.clock import now
-from fencing.lease import Acquisition, AsyncLease, Lease, new_holder
+from fencing.lease import AsyncLease, Lease, new_holder
 from fencing.locks import steps
 from fencing.locks.asking import Pause, Reply
 from fencing.locks.clients import AsyncSibling, Sibling
@@ -30,6 +30,7 @@ from fencing.locks.scripts import check_namespace, keys_of
 from fencing.locks.steps import Grant
 from fencing.locks.trouble import REDIS_ERRORS, trouble_of
 from fencing.request import AcquireRequest, check_floor, check_ttl
+from fencing.service import Acquisition
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -6,12 +6,13 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Self
 
-from fencing.lease import Acquisition
+from fencing.service import Acquisition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fencing.lease import Lease, LockService
+    from fencing.lease import Lease
+    from fencing.service import LockService
 
 # asyncio's own pool has six threads on a small machine: waiters would keep them all from the
 # holder who wants to release.

@@ -7,8 +7,9 @@ import re
 
 import pytest
 
-from fencing.lease import AsyncLease, AsyncLockService, Lease, LockService
+from fencing.lease import AsyncLease, Lease
 from fencing.locks import AsyncRedisLockService, RedisLockService
+from fencing.service import AsyncLockService, LockService
 
 TWINS = [
     (RedisLockService, AsyncRedisLockService),

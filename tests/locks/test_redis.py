@@ -14,11 +14,11 @@ import redis.sentinel
 
 from fencing.clock import now
 from fencing.errors import LockNotAcquiredError, LockServiceError
-from fencing.lease import Acquisition
 from fencing.locks import AsyncRedisLockService, RedisLockService
 from fencing.locks.clients import Sibling
 from fencing.locks.scripts import ACQUIRE, RAISE, RELEASE, RENEW, keys_of
 from fencing.request import MAX_TOKEN
+from fencing.service import Acquisition
 from tests.contract.facade import ThreadedLocks
 from tests.support.proxy import TcpProxy
 

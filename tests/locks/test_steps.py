@@ -13,7 +13,7 @@ from fencing.errors import (
     LeaseLostError,
     LockServiceError,
 )
-from fencing.lease import Lease, LockService
+from fencing.lease import Lease
 from fencing.locks import steps
 from fencing.locks.asking import (
     ATTEMPT_SECONDS,
@@ -32,6 +32,8 @@ from fencing.request import MAX_TOKEN, AcquireRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+
+    from fencing.service import LockService
 
 HOLDER = "0123456789abcdef0123456789abcdef"
 OTHER = "f" * 32

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from fencing import AsyncLease, Lease, LeaseLostError
 from fencing.clock import now
-from fencing.lease import Acquisition, new_holder
+from fencing.lease import new_holder
+from fencing.service import Acquisition
 
 if TYPE_CHECKING:
     from fencing.lease import BaseLease

@@ -1,0 +1,124 @@
+"""What a lock service must be able to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from fencing.lease import AsyncGrantor, Grantor
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Generator
+    from types import TracebackType
+
+    from fencing.lease import AsyncLease, Lease
+
+__all__ = ["Acquisition", "AsyncLockService", "LockService"]
+
+
+class Acquisition:
+    """An acquisition that has not begun: ``await`` it for a lease, or use it in ``async with``."""
+
+    def __init__(self, begin: Callable[[], Awaitable[AsyncLease]]) -> None:
+        # A factory, not a coroutine: an acquisition that is thrown away was never started.
+        self._begin = begin
+        self._lease: AsyncLease | None = None
+
+    def __await__(self) -> Generator[object, None, AsyncLease]:
+        return self._begin().__await__()
+
+    async def __aenter__(self) -> AsyncLease:
+        self._lease = await self._begin()
+        return await self._lease.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        body: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._lease is not None  # noqa: S101 - __aenter__ has returned
+        await self._lease.__aexit__(kind, body, traceback)
+
+
+class LockService(Grantor, Protocol):
+    """Who grants leases."""
+
+    def acquire(
+        self,
+        resource: str,
+        *,
+        ttl: float = 30.0,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        owner: str | None = None,
+        floor: int = 0,
+    ) -> Lease:
+        """Return a lease, or raise.
+
+        Args:
+            resource: What to protect: 1 to 512 bytes of UTF-8 without NUL.
+            ttl: Length of the lease, in seconds, from 0.01 to 24 hours.
+            blocking: Whether to wait while another holds it.
+            blocking_timeout: Longest wait, in seconds; ``None``: for as long as it takes.
+            owner: A label for people; default: host, process, thread.
+            floor: The token will be greater than this.
+
+        Raises:
+            LockNotAcquiredError: It was not granted in time.
+            LockServiceError: The lock service could not be asked.
+        """
+
+    def try_acquire(
+        self, resource: str, *, ttl: float = 30.0, owner: str | None = None, floor: int = 0
+    ) -> Lease | None:
+        """Return a lease, or ``None`` at once when another holds it."""
+
+    def renew(self, lease: Lease, ttl: float) -> None:
+        """Extend a lease to ``ttl`` seconds from now; it cannot be revived (LeaseLostError)."""
+
+    def release(self, lease: Lease) -> None:
+        """Give a lease back; LeaseLostError when it had been lost."""
+
+    def raise_token(self, lease: Lease, *, floor: int) -> None:
+        """Give a lease that is still ours a new token, greater than ``floor``.
+
+        Raises:
+            LeaseLostError: It is not ours any more.
+            LockServiceError: The lock service could not be asked.
+        """
+
+    def close(self) -> None:
+        """Close idle connections of its own; it stays usable."""
+
+
+class AsyncLockService(AsyncGrantor, Protocol):
+    """:class:`LockService` for asyncio."""
+
+    def acquire(
+        self,
+        resource: str,
+        *,
+        ttl: float = 30.0,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        owner: str | None = None,
+        floor: int = 0,
+    ) -> Acquisition:
+        """See :meth:`LockService.acquire`; arguments are checked by the call itself."""
+
+    async def try_acquire(
+        self, resource: str, *, ttl: float = 30.0, owner: str | None = None, floor: int = 0
+    ) -> AsyncLease | None:
+        """See :meth:`LockService.try_acquire`."""
+
+    async def renew(self, lease: AsyncLease, ttl: float) -> None:
+        """See :meth:`LockService.renew`."""
+
+    async def release(self, lease: AsyncLease) -> None:
+        """See :meth:`LockService.release`."""
+
+    async def raise_token(self, lease: AsyncLease, *, floor: int) -> None:
+        """See :meth:`LockService.raise_token`."""
+
+    async def aclose(self) -> None:
+        """See :meth:`LockService.close`."""
