@@ -11,18 +11,15 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fencing.embedded.places import EmbeddedServerError, free_port, wheel_file
+from fencing.embedded.places import EmbeddedServerError, wheel_file
 from fencing.embedded.process import ServerProcess, Signals
+from fencing.embedded.server import LocalServer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
-    from typing import Self
 
 __all__ = ["PostgresProcess"]
 
-START_TIMEOUT = 60.0  # seconds, of initdb and of a start each
-PORT_ATTEMPTS = 3
 # PostgreSQL refuses to run as root. Root becomes this user, which every system has, rather than
 # one made for the purpose, which would stay behind.
 UNPRIVILEGED_USER = "nobody"
@@ -64,7 +61,7 @@ def unprivileged_identity() -> tuple[int, int] | None:
     return entry.pw_uid, entry.pw_gid
 
 
-class PostgresProcess:
+class PostgresProcess(LocalServer):
     """One PostgreSQL on 127.0.0.1 and on a Unix socket, with a fresh cluster of its own.
 
     The superuser is ``postgres``; everyone who can connect to this machine's loopback address is
@@ -84,6 +81,8 @@ class PostgresProcess:
         MissingServerError: If the wheel is not installed.
     """
 
+    START_TIMEOUT = 60.0  # of initdb as well
+
     def __init__(
         self,
         settings: Mapping[str, str] | None = None,
@@ -94,14 +93,13 @@ class PostgresProcess:
     ) -> None:
         self._programs = Path(bin_directory) if bin_directory else installed_programs()
         self._settings = {**DEVELOPMENT_SETTINGS, **(settings or {})}
-        self._fixed_port = port is not None
-        self.port = free_port() if port is None else port
-        self.process = ServerProcess(
+        process = ServerProcess(
             "postgres",
             Signals(orderly=signal.SIGINT, disposal=signal.SIGQUIT, orphaned=signal.SIGQUIT),
             unprivileged_identity(),
             in_memory=in_memory,
         )
+        super().__init__(process, port)
         self.data = self.process.directory / "data"
 
     @property
@@ -113,21 +111,6 @@ class PostgresProcess:
     def socket_directory(self) -> Path:
         """The folder of its Unix socket; the ``host`` of a connection."""
         return self.process.directory
-
-    @property
-    def pid(self) -> int | None:
-        """The process id of the postmaster; None while it does not run."""
-        return self.process.pid
-
-    def start(self) -> Self:
-        """Start it, on a new cluster the first time, and wait until it serves.
-
-        Raises:
-            EmbeddedServerError: If it ends, or does not serve within 60 s.
-        """
-        self.launch()
-        self.await_ready()
-        return self
 
     def launch(self) -> None:
         """Start it without waiting until it serves; `await_ready` must follow."""
@@ -142,26 +125,6 @@ class PostgresProcess:
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         self.process.run([self._programs / "postgres", "-D", self.data, *options])
 
-    def await_ready(self) -> None:
-        """Wait until it serves.
-
-        Raises:
-            EmbeddedServerError: If it ends, or does not serve within 60 s.
-        """
-        for attempt in range(PORT_ATTEMPTS):
-            try:
-                self.process.until(self._serves, START_TIMEOUT)
-            except EmbeddedServerError:
-                # Another process may have taken the port between our look and the server's.
-                taken = self.pid is None and "Address already in use" in self.process.tail()
-                if not taken or self._fixed_port or attempt == PORT_ATTEMPTS - 1:
-                    raise
-                self.port = free_port()
-                self.launch()
-            else:
-                self._fixed_port = True
-                return
-
     def _initialise(self) -> None:
         self._make_reachable()
         # fmt: off
@@ -174,7 +137,7 @@ class PostgresProcess:
         ]
         # fmt: on
         self.process.run([self._programs / "initdb", *arguments])
-        status = self.process.wait(START_TIMEOUT)
+        status = self.process.wait(self.START_TIMEOUT)
         if status != 0:
             message = f"initdb ended with status {status}:\n{self.process.tail()}"
             raise EmbeddedServerError(message)
@@ -216,35 +179,3 @@ class PostgresProcess:
             return False
         # Empty for a moment, and of an earlier start until the new one writes it.
         return lines[:1] == [str(self.pid)] and lines[-1].strip() == "ready"
-
-    def stop(self) -> None:
-        """Stop it in order, ending its sessions; `start` brings it back on the same port."""
-        self.process.end()
-
-    def kill(self) -> None:
-        """Crash it: kill the postmaster, and wait until its sessions have followed.
-
-        `start` brings it back, after the recovery from that crash.
-        """
-        self.process.end(signal.SIGKILL)
-
-    def close(self) -> None:
-        """End it and remove its cluster."""
-        self.process.close()
-
-    def __enter__(self) -> Self:
-        if self.pid is None:
-            try:
-                self.start()
-            except BaseException:
-                self.close()
-                raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()

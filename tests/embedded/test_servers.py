@@ -18,7 +18,7 @@ import redis
 from fencing import embedded
 from fencing.embedded import places
 from fencing.embedded import postgres as postgres_module
-from fencing.embedded import valkey as valkey_module
+from fencing.embedded import server as server_module
 from tests.support.databases import plain_url
 from tests.support.processes import Watch
 
@@ -193,23 +193,15 @@ class TestAPortIsTaken:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             yield listener.getsockname()[1]
 
-    @pytest.mark.parametrize(
-        ("module", "server"),
-        [
-            (valkey_module, embedded.ValkeyProcess),
-            (postgres_module, embedded.PostgresProcess),
-        ],
-        ids=["valkey", "postgres"],
-    )
+    @pytest.mark.parametrize("server", [embedded.ValkeyProcess, embedded.PostgresProcess])
     def test_between_the_look_and_the_start(
         self,
-        module: object,
         server: type[embedded.ValkeyProcess | embedded.PostgresProcess],
         taken: int,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         ports = [taken, places.free_port()]
-        monkeypatch.setattr(module, "free_port", lambda: ports.pop(0))
+        monkeypatch.setattr(server_module, "free_port", lambda: ports.pop(0))
         with server() as running:
             assert running.port != taken
             assert not ports
