@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import logging
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from fencing.errors import FencingError, LockNotAcquiredError
 from fencing.guard.base import BaseGuard, check_engines, check_service, not_granted
+from fencing.guard.holding import resource_of_call
 from fencing.guard.plan import (
     Admit,
     AskMark,
@@ -28,12 +30,17 @@ from fencing.request import AcquireRequest
 from fencing.service import Acquisition
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
     from fencing.guard.plan import Plan, Step
     from fencing.service import AsyncLockService, LockService
 
 __all__ = ["AsyncGuard", "Guard"]
 
 _log = logging.getLogger("fencing")
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Guard(BaseGuard[Lease]):
@@ -126,6 +133,58 @@ class Guard(BaseGuard[Lease]):
         except LockNotAcquiredError:
             return None
         return None if lease is None else self._hand_out(lease)
+
+    def holding(
+        self,
+        template: str,
+        *,
+        ttl: float = 30.0,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        owner: str | None = None,
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Decorate a function to run under a lease on a resource that its arguments name.
+
+        ::
+
+            @guard.holding("account:{account_id}", ttl=10)
+            def withdraw(session: Session, account_id: int, amount: int) -> None: ...
+
+        Args:
+            template: Names the resource by parameters of the function (``int``, ``str``, ``bool``
+                or ``uuid.UUID``), as a table's template does by its columns.
+            ttl: As in :meth:`acquire`, like the other arguments.
+            blocking: Whether to wait while another holds it.
+            blocking_timeout: Longest wait, in seconds.
+            owner: A label for people.
+
+        Raises:
+            TypeError: The function is asynchronous or a generator, or an argument is of the wrong
+                type; from the call, if a value has no text of its own.
+            ValueError: The template names no parameter of the function, or an argument is out of
+                its range.
+        """
+        options: dict[str, Any] = {
+            "ttl": ttl, "blocking": blocking,
+            "blocking_timeout": blocking_timeout, "owner": owner,
+        }  # fmt: skip
+
+        def decorate(function: Callable[P, R]) -> Callable[P, R]:
+            if inspect.iscoroutinefunction(function):
+                raise TypeError(
+                    f"{function.__qualname__} is asynchronous; decorate it with the holding() of "
+                    "an AsyncGuard"
+                )
+            resource = resource_of_call(function, template, **options)
+
+            @functools.wraps(function)
+            def held(*args: P.args, **kwargs: P.kwargs) -> R:
+                with self.acquire(resource(*args, **kwargs), **options):
+                    return function(*args, **kwargs)
+
+            return held
+
+        return decorate
 
     def admit(self, lease: Lease) -> None:
         """Admit a lease that was acquired elsewhere, in every engine's database.
@@ -249,6 +308,38 @@ class AsyncGuard(BaseGuard[AsyncLease]):
         except LockNotAcquiredError:
             return None
         return None if lease is None else self._hand_out(lease)
+
+    def holding(
+        self,
+        template: str,
+        *,
+        ttl: float = 30.0,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        owner: str | None = None,
+    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
+        """See :meth:`Guard.holding`; for asynchronous functions."""
+        options: dict[str, Any] = {
+            "ttl": ttl, "blocking": blocking,
+            "blocking_timeout": blocking_timeout, "owner": owner,
+        }  # fmt: skip
+
+        def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+            resource = resource_of_call(function, template, **options)
+            if not inspect.iscoroutinefunction(function):
+                raise TypeError(
+                    f"{function.__qualname__} is not asynchronous; decorate it with the holding() "
+                    "of a Guard"
+                )
+
+            @functools.wraps(function)
+            async def held(*args: P.args, **kwargs: P.kwargs) -> R:
+                async with self.acquire(resource(*args, **kwargs), **options):
+                    return await function(*args, **kwargs)
+
+            return held
+
+        return decorate
 
     async def admit(self, lease: AsyncLease) -> None:
         """See :meth:`Guard.admit`."""

@@ -53,6 +53,12 @@ def sync(client: redis.Redis, engine: Engine) -> None:
             # The decorator returns the class it was given.
             assert_type(session.get_one(Account, 42), Account)
     assert_type(guard.try_acquire("account:42"), Lease | None)
+
+    @guard.holding("account:{account_id}", ttl=10)
+    def withdraw(account_id: int, amount: float = 1.0) -> str:
+        return f"{account_id}: {amount}"
+
+    assert_type(withdraw(42, amount=2.5), str)
     with guard.suspended(), Session(engine) as session, fence(session, lease):
         guard.admit(lease)
 
@@ -70,6 +76,12 @@ async def asynchronous(
     assert_type(await guard.try_acquire("account:42"), AsyncLease | None)
     with fence(session, awaited):
         await guard.admit(awaited)
+
+    @guard.holding("account:{account_id}")
+    async def withdraw(account_id: int) -> int:
+        return account_id
+
+    assert_type(await withdraw(42), int)
 
 
 def facts(error: StaleFenceError | UnfencedWriteError | LockNotAcquiredError) -> None:
