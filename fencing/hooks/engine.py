@@ -163,6 +163,10 @@ class Hooks:
         try:
             _check_deadlines(connection, presentation)
         except LeaseLostError as error:
+            # SQLAlchemy takes a commit that raises for one that was sent: it would send no
+            # ROLLBACK, and the next user of the pooled connection would commit our transaction.
+            if not connection.invalidated:
+                connection.invalidate()
             error.add_note("fencing: COMMIT was not sent; nothing of this transaction is committed")
             raise
         presentation.committing = True
