@@ -1,6 +1,6 @@
 # make demo    an expired lock holder, with and without fencing, on real servers
 # make test    the tests
-# make check   everything CI checks but the wheel
+# make check   linters, types, import contracts and tests
 #
 # Needs Python 3.11 or newer with venv, and nothing else. GNU make 3.81 (macOS) will do.
 

@@ -20,7 +20,7 @@ import logging
 import os
 import secrets
 import threading
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, NoReturn, Protocol, Self
 
 from fencing.clock import now
 from fencing.errors import FencingUsageError, LeaseExpiredError, LeaseLostError, LockServiceError
@@ -216,8 +216,8 @@ class BaseLease:
     def _open(self) -> None:
         if self._entered:
             raise FencingUsageError(
-                f"the lease on {self.resource!r} is in a with block already; acquire a new one "
-                "for another block"
+                f"the lease on {self.resource!r} has had its with block; acquire a new one for "
+                "another"
             )
         self._entered = True
         if self.scope is not None:
@@ -240,7 +240,11 @@ class BaseLease:
         elif self.scope is None or self.scope.raises_loss:
             raise failure
         else:
-            _log.warning("%s (every write was decided by the database)", failure)
+            _log.warning(
+                "the lease on %r (token %d) was over before its block ended; what was committed in "
+                "it stands, and nothing has to be repeated (%s)",
+                self.resource, self.token, type(failure).__name__,
+            )  # fmt: skip
 
 
 FencingError_ = LeaseLostError | LockServiceError
@@ -337,6 +341,17 @@ class Lease(BaseLease):
     def _over(self) -> None:
         self._ended.set()
 
+    async def __aenter__(self) -> NoReturn:
+        # It has been acquired when Python gets here; nobody would release it.
+        self.release()
+        raise TypeError(
+            f"the lease on {self.resource!r} was acquired synchronously, and has been released: "
+            "use a plain with block, or in asyncio an AsyncGuard or an asynchronous lock service"
+        )
+
+    async def __aexit__(self, *exception: object) -> None:
+        """Never reached; Python asks for it first."""
+
     def __enter__(self) -> Self:
         self._open()
         return self
@@ -358,7 +373,7 @@ class Lease(BaseLease):
 
 
 class AsyncLease(BaseLease):
-    """:class:`Lease` for asyncio: the same names, awaited."""
+    """:class:`Lease` for asyncio: the same names and attributes, awaited."""
 
     def __init__(self, service: AsyncGrantor, **facts: object) -> None:
         self._service = service

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from fencing.lease import AsyncGrantor, Grantor
 
@@ -22,6 +22,15 @@ class Acquisition:
         # A factory, not a coroutine: an acquisition that is thrown away was never started.
         self._begin = begin
         self._lease: AsyncLease | None = None
+
+    def __enter__(self) -> NoReturn:
+        raise TypeError("an asynchronous acquisition: use async with, or await it")
+
+    def __exit__(self, *exception: object) -> None:
+        """Never reached; Python asks for it first."""
+
+    def __repr__(self) -> str:
+        return "<Acquisition: not begun; await it, or use async with>"
 
     def __await__(self) -> Generator[object, None, AsyncLease]:
         return self._begin().__await__()

@@ -36,6 +36,8 @@ def dev(command: tuple[str, ...]) -> None:
 
     The servers and their data are gone afterwards.
     """
+    if command and command[0].startswith("-"):
+        raise click.UsageError(f"no such option: {command[0]}")
     try:
         with leaving_on_signals(), start() as servers:
             install_schema(servers.database_url)

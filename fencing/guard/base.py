@@ -68,6 +68,10 @@ class BaseGuard(Generic[LeaseT]):
             weakref.WeakValueDictionary()
         )
 
+    def __repr__(self) -> str:
+        names = ", ".join(database.name for database in self.databases)
+        return f"<{type(self).__name__} of {names}>"
+
     @contextmanager
     def suspended(self) -> Iterator[None]:
         """A block in which nothing is presented on this guard's engines.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import Table, inspect
+from sqlalchemy import Column, Table, inspect
 from sqlalchemy import types as sqltypes
 from sqlalchemy.dialects.postgresql import CITEXT, DOMAIN
 from sqlalchemy.exc import NoInspectionAvailable
@@ -90,7 +91,7 @@ def resource_of(target: object, **values: object) -> str:
     Args:
         target: A mapped class or a table that :func:`fenced_by` has declared.
         values: The columns its template names, by their *database* names: ``int``, ``str``,
-            ``bool`` or ``uuid.UUID``.
+            ``bool`` or ``uuid.UUID``, whichever the column holds.
 
     Raises:
         TypeError: ``target`` is not declared, or a value is missing, unknown or of another type.
@@ -102,7 +103,31 @@ def resource_of(target: object, **values: object) -> str:
         raise TypeError(
             f"{table.name} is not declared with fenced_by, so its rows have no resource"
         )
+    for column in table.columns:
+        if values.get(column.name) is not None and column.name in declaration.template.columns:
+            values[column.name] = _as_stored(column, values[column.name])
     return declaration.template.format(values)
+
+
+def _as_stored(column: Column[Any], value: object) -> object:
+    """A value as its column holds it: PostgreSQL would read ``"01"`` as the integer 1."""
+    expected: dict[type, type] = {
+        sqltypes.Boolean: bool,
+        sqltypes.Integer: int,
+        sqltypes.String: str,
+        sqltypes.Uuid: uuid.UUID,
+    }
+    wanted = next((w for kind, w in expected.items() if isinstance(column.type, kind)), None)
+    if wanted is uuid.UUID and isinstance(value, str):
+        return uuid.UUID(value)
+    if wanted is not None and (
+        not isinstance(value, wanted) or (wanted is int and isinstance(value, bool))
+    ):
+        raise TypeError(
+            f"{column.table.name}.{column.name} is a {column.type!r}, so its value must be a "
+            f"{wanted.__name__}, not {value!r}"
+        )
+    return value
 
 
 def _table_of(target: object) -> Table:

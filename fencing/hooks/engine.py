@@ -206,7 +206,7 @@ class Hooks:
         elif isinstance(error, UnfencedWriteError) and error.table:
             why = self._why(presentation, error.resource)
             error = UnfencedWriteError(
-                f"{refusal.message}: {why}. {refusal.hint}",
+                f"{refusal.message}: {why}",
                 table=error.table,
                 resource=error.resource,
             )
@@ -277,8 +277,15 @@ class Hooks:
             )
         if presented:
             names = ", ".join(repr(lease.resource) for lease in presented)
-            return f"the transaction has presented leases on {names} only"
-        return "no lease was in force when the transaction began"
+            missing = "the one it needs" if resource is None else repr(resource)
+            return (
+                f"the transaction has presented leases on {names} only; acquire {missing} as well, "
+                "before it begins"
+            )
+        return (
+            "no lease was in force in this thread or task when the transaction began; begin it "
+            "inside the lease's with block, or name the lease with fence(session, lease)"
+        )
 
 
 def _check_deadlines(connection: Connection, presentation: Presentation) -> None:

@@ -119,8 +119,9 @@ def _not_installed(refusal: Refusal, _resource: str) -> FencingError | None:
     if not _OUR_SCHEMA.search(refusal.message):
         return None
     return GuardNotInstalledError(
-        f"{refusal.message}: schema fencing is not installed in this database; install it with "
-        "op.install_fencing() in a migration, or with: fencing install URL"
+        f"schema fencing is not installed in this database, or not completely "
+        f"({refusal.message}); install it with op.install_fencing() in a migration, or with: "
+        "fencing install URL"
     )
 
 

@@ -68,6 +68,9 @@ class RedisLockService:
         self.namespace = check_namespace(namespace)
         self._redis = Sibling(client)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} namespace={self.namespace!r}>"
+
     @classmethod
     def from_url(
         cls,
@@ -228,6 +231,9 @@ class AsyncRedisLockService:
     def __init__(self, client: AnyAsyncClient, *, namespace: str = "fencing") -> None:
         self.namespace = check_namespace(namespace)
         self._redis = AsyncSibling(client)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} namespace={self.namespace!r}>"
 
     @classmethod
     def from_url(

@@ -128,6 +128,6 @@ def trouble_of(error: BaseException, *, at: float) -> Trouble:
         ),
         (False, "Redis refused"),
     )
-    trouble = Trouble(f"{meaning}; it says: {told}", passing=passing, at=at)
+    trouble = Trouble(f"{meaning} ({told})", passing=passing, at=at)
     trouble.__cause__ = error
     return trouble

@@ -193,6 +193,11 @@ def _qualified(table: str, schema: str | None) -> str:
             raise TypeError(f"a {kind} must be a str, not {type(name).__name__}")
         if not name or "\0" in name:
             raise ValueError(f"a {kind} must be a name, not {name!r}")
+    if "." in table and schema is None:
+        raise ValueError(
+            f"{table!r} has a dot in it: pass schema={table.partition('.')[0]!r} and the table "
+            f"{table.partition('.')[2]!r}; a table whose own name has a dot needs its schema too"
+        )
     quoted = quote_identifier(table)
     return quoted if schema is None else f"{quote_identifier(schema)}.{quoted}"
 

@@ -149,7 +149,7 @@ BEGIN
         MESSAGE = concat('unfenced write: ', p_table, ' is guarded, and this transaction '
                          'has presented no lease on "', p_resource, '"'),
         DETAIL = jsonb_build_object('table', p_table, 'resource', p_resource),
-        HINT = 'Acquire the lease before the transaction begins.';
+        HINT = 'Begin the transaction under the lease, through an engine that a Guard was made for.';
 END
 $fencing$
 --;

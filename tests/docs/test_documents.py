@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import codeop
 import os
 import re
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+import psycopg
 import pytest
+from sqlalchemy import make_url
 
 import fencing
 from fencing.schema import names
+from tests.support.databases import plain_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -54,6 +62,21 @@ def test_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch, redis_url, 
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("FENCING_REDIS_URL", redis_url)
     monkeypatch.setenv("FENCING_DATABASE_URL", fenced_database)
+    with bank(fenced_database) as url:
+        monkeypatch.setenv("BANK_URL", url)
+        run_page(page, tmp_path, monkeypatch)
+
+
+@contextmanager
+def bank(server: str) -> Iterator[str]:
+    """Address of the tutorial's database; dropped afterwards."""
+    url = make_url(server).set(database="bank")
+    yield url.render_as_string(hide_password=False)
+    with psycopg.connect(plain_url(server), autocommit=True) as connection:
+        connection.execute("DROP DATABASE IF EXISTS bank WITH (FORCE)")
+
+
+def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripts = str(Path(sys.executable).parent)
     monkeypatch.setenv("PATH", scripts + os.pathsep + os.environ["PATH"])
     modules = set(sys.modules)
@@ -83,6 +106,28 @@ def run_console(block: Block) -> None:
                 ["bash", "-c", line[2:]], capture_output=True, text=True, check=False
             )
             assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+
+
+# What is to be pasted into a terminal; the others say that they are files.
+PASTED = [ROOT / "README.md", ROOT / "docs/tutorial.md"]
+
+
+@pytest.mark.parametrize("page", PASTED, ids=lambda p: p.name)
+def test_it_can_be_pasted_line_by_line(page):
+    """Python's prompt ends a block at an empty line, and at nothing else."""
+    for block in blocks(page):
+        if block.language != "python" or block.rest:
+            continue
+        waiting: list[str] = []
+        # The empty line at the end is what one types after pasting.
+        for number, line in enumerate([*block.body.splitlines(), ""], block.line + 1):
+            waiting.append(line)
+            try:
+                if codeop.compile_command("\n".join(waiting), symbol="single"):
+                    waiting = []
+            except SyntaxError as error:
+                raise AssertionError(f"{page.name}:{number}: {error}") from error
+        assert not "".join(waiting).strip(), f"{page.name}: a block is not finished"
 
 
 def test_every_link_between_pages_leads_somewhere():

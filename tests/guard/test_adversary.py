@@ -265,7 +265,7 @@ class TestValkey:
                 withdraw(engine, account, lease)
         assert bank.balance(account) == 90
         assert robbed.lost
-        assert "decided by the database" in caplog.text
+        assert "over before its block ended" in caplog.text
 
     def test_a_counter_that_was_set_back_is_raised_past_the_mark_and_stays_there(
         self, guard: Guard, client: redis.Redis, resource: str

@@ -73,7 +73,10 @@ class TestBlocks:
         assert seen(engine) == {}
 
     def test_a_lease_has_one_block(self, guard, resource) -> None:
-        with guard.acquire(resource) as lease, pytest.raises(Exception, match="in a with block"):
+        with (
+            guard.acquire(resource) as lease,
+            pytest.raises(Exception, match="has had its with block"),
+        ):
             lease.__enter__()
 
     def test_the_same_resource_twice_is_raised_at_once(
