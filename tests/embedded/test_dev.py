@@ -145,6 +145,11 @@ class TestACommand:
         result = fencing("dev", "--", "echo", "--help", "-x", "--", "--version")
         assert result.stdout == "--help -x -- --version\n"
 
+    def test_an_option_that_we_do_not_have_is_not_taken_for_one(self) -> None:
+        result = fencing("dev", "--port", "5432")
+        assert result.returncode == 2
+        assert "no such option: --port" in result.stderr
+
     def test_that_does_not_exist(self) -> None:
         result = fencing("dev", "no-such-command")
         assert result.returncode == 127

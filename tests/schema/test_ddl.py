@@ -312,3 +312,9 @@ def test_fencing_needs_the_table_and_the_schema(admin):
 
 def test_a_script_ends_every_statement():
     assert ddl.script(["SELECT 1", "SELECT 2"]) == "SELECT 1;\n\nSELECT 2;\n\n"
+
+
+@pytest.mark.parametrize("render", [lambda t: ddl.fence_table(t, "x"), ddl.unfence_table])
+def test_a_qualified_name_is_taken_apart_by_the_caller(render):
+    with pytest.raises(ValueError, match="pass schema='public' and the table 'accounts'"):
+        render("public.accounts")
