@@ -17,7 +17,6 @@ from fencing.schema.names import TRIGGERS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sqlalchemy import Connection
     from sqlalchemy.engine.interfaces import ExecutionContext
     from sqlalchemy.schema import Table
 
@@ -66,12 +65,12 @@ class GuardLook:
         self._found: dict[tuple[str, str], frozenset[str]] = {}
 
     def require(
-        self, connection: Connection, table: Table, operation: str, declaration: Declaration
+        self, context: ExecutionContext, table: Table, operation: str, declaration: Declaration
     ) -> None:
         """Raise unless the database guards ``table`` against ``operation``.
 
         Args:
-            connection: Where to look, at the first write to the table.
+            context: The write; its connection is where to look, the first time.
             table: A table that is declared fenced.
             operation: ``"insert"``, ``"update"`` or ``"delete"``.
             declaration: What is declared of it.
@@ -79,7 +78,8 @@ class GuardLook:
         Raises:
             GuardNotInstalledError: It does not.
         """
-        translate = connection.get_execution_options().get("schema_translate_map") or {}
+        connection = context.root_connection
+        translate = context.execution_options.get("schema_translate_map") or {}
         schema = translate.get(table.schema, table.schema)
         key = (schema or "", table.name)
         if TRIGGERS[operation] in self._found.get(key, ()):

@@ -14,19 +14,22 @@ greenlet), so there is one set of them.
 from __future__ import annotations
 
 import logging
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import event, text
 
 from fencing.errors import (
+    FencingError,
     FencingUsageError,
     LeaseExpiredError,
-    LeaseLostError,
     StaleFenceError,
     UnfencedWriteError,
+    WriteRefusedError,
 )
 from fencing.hooks.admission import INTERNAL
 from fencing.hooks.ambient import ambient_fences, is_suspended, presented_leases
+from fencing.hooks.driver import driver_of, has_failed, is_idle
 from fencing.hooks.early import GuardLook, declared_writes, unfenced
 from fencing.hooks.refusals import Refusal
 from fencing.hooks.transaction import LIMIT_SLACK, Presentation, Presentations
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
     from sqlalchemy.engine import ExceptionContext
     from sqlalchemy.engine.interfaces import ExecutionContext
+    from sqlalchemy.pool import ConnectionPoolEntry
 
     from fencing.hooks.ambient import Fence
     from fencing.lease import BaseLease
@@ -77,6 +81,7 @@ class Hooks:
         self._database = database
         self._ask_mark = ask_mark
         self._guards = GuardLook(_OURS)
+        self._given_up: weakref.WeakSet[Connection] = weakref.WeakSet()
 
     def listen(self, engine: Engine) -> None:
         """Install the listeners on a root engine."""
@@ -87,6 +92,7 @@ class Hooks:
         event.listen(engine, "rollback", self.rollback)
         event.listen(engine, "rollback_savepoint", self.rollback_savepoint)
         event.listen(engine, "handle_error", self.handle_error)
+        event.listen(engine, "checkin", self.checkin)
 
     def begin(self, connection: Connection) -> None:
         """Present the leases in force; the transaction's first statement, if there are any."""
@@ -99,9 +105,18 @@ class Hooks:
             # BEGIN. Left set, the next statement would begin no transaction, and a later
             # commit() would silently commit nothing.
             connection._Connection__in_begin = False  # type: ignore[attr-defined]  # noqa: SLF001
+            # Nor does it know of a transaction that entry has begun before we were interrupted.
+            if not connection.invalidated and not is_idle(driver_of(connection)):
+                self._give_up(connection)
             raise
 
     def _present(self, connection: Connection) -> None:
+        if connection in self._given_up:
+            # SQLAlchemy has connected it anew, and gives a connection its options only once.
+            self._given_up.discard(connection)
+            connection.dialect.set_connection_execution_options(
+                connection, connection.get_execution_options()
+            )
         explicit: tuple[Fence, ...] = connection.get_execution_options().get(EXPLICIT, ())
         leases = presented_leases(self._database, explicit)
         why_not = ""
@@ -147,11 +162,14 @@ class Hooks:
         """Check deadlines; refuse a declared write early where it would be refused anyway."""
         if context is None or context.execution_options.get(INTERNAL):
             return
-        presentation = self.presentations.get(connection)
+        # A listener of somebody else's may run statements before our own begin has been called;
+        # what we know is of the transaction before, then.
+        begun = connection.in_transaction()
+        presentation = self.presentations.get(connection) if begun else None
         if presentation is not None:
-            _check_deadlines(connection, presentation)
+            self._check_deadlines(connection, presentation)
         for table, operation, declaration in declared_writes(context):
-            self._guards.require(connection, table, operation, declaration)
+            self._guards.require(context, table, operation, declaration)
             if presentation is None or not presentation.leases:
                 raise unfenced(table, operation, declaration, self._why(presentation, None))
 
@@ -161,12 +179,14 @@ class Hooks:
         if presentation is None:
             return
         try:
-            _check_deadlines(connection, presentation)
-        except LeaseLostError as error:
+            self._check_deadlines(connection, presentation)
+            if presentation.refusal is not None and has_failed(driver_of(connection)):
+                # PostgreSQL answers COMMIT with a ROLLBACK here, and the driver with success.
+                raise presentation.refusal
+        except FencingError as error:
             # SQLAlchemy takes a commit that raises for one that was sent: it would send no
             # ROLLBACK, and the next user of the pooled connection would commit our transaction.
-            if not connection.invalidated:
-                connection.invalidate()
+            self._give_up(connection)
             error.add_note("fencing: COMMIT was not sent; nothing of this transaction is committed")
             raise
         presentation.committing = True
@@ -177,17 +197,48 @@ class Hooks:
         if presentation is not None:
             presentation.committing = False
             if presentation.may_have_ended and not connection.invalidated:
-                connection.invalidate()
+                # SQLAlchemy's own, which follows, then finds nothing to do.
+                try:
+                    connection.dialect.do_rollback(connection.connection)
+                except connection.dialect.loaded_dbapi.Error:
+                    self._give_up(connection)
 
     def rollback_savepoint(self, connection: Connection, name: str, context: None) -> None:  # noqa: ARG002
         """The same for ROLLBACK TO SAVEPOINT, which is a statement like any other."""
         presentation = self.presentations.get(connection)
-        if (
-            presentation is not None
-            and (presentation.lease_over or presentation.may_have_ended)
-            and not connection.invalidated
-        ):
-            connection.invalidate()
+        if presentation is not None and (presentation.lease_over or presentation.may_have_ended):
+            self._give_up(connection)
+
+    @staticmethod
+    def checkin(_dbapi: object, record: ConnectionPoolEntry) -> None:
+        """Let no open transaction into the pool, whatever its ``reset_on_return`` is.
+
+        A claim is good for its transaction; the next user would write under it.
+        """
+        driver: Any = record.driver_connection
+        if driver is not None and not is_idle(driver):
+            record.invalidate()
+
+    def _give_up(self, connection: Connection) -> None:
+        """Close the connection, so that the server rolls back whatever is open on it."""
+        if connection.invalidated:
+            return
+        pooled = connection.connection
+        detached, dbapi = pooled.is_detached, pooled.dbapi_connection
+        connection.invalidate()
+        if detached and dbapi is not None:
+            connection.dialect.do_terminate(dbapi)
+        self._given_up.add(connection)
+
+    def _check_deadlines(self, connection: Connection, presentation: Presentation) -> None:
+        lease = presentation.lease_over
+        if lease is None:
+            return
+        if lease.expired:
+            # The server may have ended the session at its limit: the ROLLBACK that follows would
+            # fail on it and hide our error. It also frees a successor that waits for the session.
+            self._give_up(connection)
+        lease.raise_if_over()
 
     def handle_error(self, context: ExceptionContext) -> BaseException | None:
         """Translate what the database has refused; ``None`` leaves an error as it is."""
@@ -198,18 +249,12 @@ class Hooks:
             return None  # a cancellation, an interrupt: theirs, whatever has become of the lease
         presentation = self.presentations.get(connection)
         refusal = Refusal.read(context.original_exception)
-        error = refusal.as_error()
-        if isinstance(error, StaleFenceError):
-            lease = presentation and presentation.lease_on(error.resource)
-            if lease:
-                lease.note_lost()
-        elif isinstance(error, UnfencedWriteError) and error.table:
-            why = self._why(presentation, error.resource)
-            error = UnfencedWriteError(
-                f"{refusal.message}: {why}",
-                table=error.table,
-                resource=error.resource,
-            )
+        if refusal.sqlstate in _LIMITS:
+            # One session was ended, not the server: the pool's other connections are good.
+            context.invalidate_pool_on_disconnect = False
+        error = self._typed(refusal, presentation)
+        if presentation is not None and isinstance(error, WriteRefusedError):
+            presentation.refusal = error
         if error is not None or presentation is None or not presentation.leases:
             return error
         if refusal.sqlstate == _ACTIVE_TRANSACTION and context.sqlalchemy_exception is not None:
@@ -221,6 +266,20 @@ class Hooks:
         if not _may_be_overtaken(context, refusal, presentation):
             return None
         return self._overtaken(presentation, refusal)
+
+    def _typed(self, refusal: Refusal, presentation: Presentation | None) -> FencingError | None:
+        """The typed error of a refusal, with what this process can add to it."""
+        error = refusal.as_error()
+        if isinstance(error, StaleFenceError):
+            lease = presentation and presentation.lease_on(error.resource)
+            if lease:
+                lease.note_lost()
+        elif isinstance(error, UnfencedWriteError) and error.table:
+            why = self._why(presentation, error.resource)
+            error = UnfencedWriteError(
+                f"{refusal.message}: {why}", table=error.table, resource=error.resource
+            )
+        return error
 
     def _overtaken(self, presentation: Presentation, refusal: Refusal) -> BaseException | None:
         """What a transaction that did not end by itself has come to."""
@@ -288,19 +347,8 @@ class Hooks:
         )
 
 
-def _check_deadlines(connection: Connection, presentation: Presentation) -> None:
-    lease = presentation.lease_over
-    if lease is None:
-        return
-    if lease.expired and not connection.invalidated:
-        # The server may have ended the session at its limit: the ROLLBACK that follows would
-        # fail on it and hide our error. It also frees a successor that waits for this session.
-        connection.invalidate()
-    lease.raise_if_over()
-
-
 def _cannot_present(connection: Connection) -> str:
-    driver: Any = connection.connection.driver_connection
+    driver = driver_of(connection)
     if driver.autocommit:
         return "the connection is in AUTOCOMMIT mode, in which no lease can be presented"
     if driver.read_only:
@@ -309,8 +357,7 @@ def _cannot_present(connection: Connection) -> str:
 
 
 def _backend_pid(connection: Connection) -> int:
-    driver: Any = connection.connection.driver_connection
-    pid: int = driver.info.backend_pid
+    pid: int = driver_of(connection).info.backend_pid
     return pid
 
 

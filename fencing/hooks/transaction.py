@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from fencing.errors import WriteRefusedError
     from fencing.lease import BaseLease
 
 __all__ = ["LIMIT_SLACK", "Presentation", "Presentations"]
@@ -34,6 +35,7 @@ class Presentation:
         why_not: Why a lease that was in force was not presented; empty when it was.
         backend_pid: PostgreSQL's pid of the session.
         committing: Whether COMMIT is being sent: a failure then has an unknown outcome.
+        refusal: What the database has refused in it.
         trusted_for: The trust that was left in its leases when it began, in seconds.
         bounded_until: When the server's limits end it (:func:`fencing.clock.now`), in seconds.
     """
@@ -51,6 +53,7 @@ class Presentation:
         self.why_not = why_not
         self.backend_pid = backend_pid
         self.committing = False
+        self.refusal: WriteRefusedError | None = None
         self.begun_in = Whereabouts()
         self.trusted_for = min((lease.remaining for lease in leases), default=0.0)
         self.bounded_until = now() + self.trusted_for
