@@ -279,6 +279,7 @@ DECLARE
     v_lease        record;
     v_mark         bigint;
     v_holder       text;
+    v_left         double precision;
     v_limit        double precision;
     v_setting      text;
     v_set_ms       double precision;
@@ -318,7 +319,7 @@ BEGIN
     IF p_limit_ms IS NULL THEN
         RETURN;
     END IF;
-    v_limit := greatest(1, floor(
+    v_left := greatest(1, floor(
         p_limit_ms - EXTRACT(epoch FROM clock_timestamp() - statement_timestamp()) * 1000));
     FOREACH v_setting IN ARRAY ARRAY[
         'idle_in_transaction_session_timeout', 'statement_timeout', 'transaction_timeout',
@@ -326,14 +327,18 @@ BEGIN
     LOOP
         -- NULL where this server does not have it: transaction_timeout came with version 17.
         v_set_ms := EXTRACT(epoch FROM CAST(current_setting(v_setting, true) AS interval)) * 1000;
-        -- The only limit on a server that is sending rows to a client which does not read them: it
-        -- looks at no other until they are sent. Needs TCP, and Linux.
-        CONTINUE WHEN v_setting = 'tcp_user_timeout' AND version() !~ 'linux';
-        IF v_setting = 'client_connection_check_interval' THEN
+        v_limit := v_left;
+        IF v_setting = 'tcp_user_timeout' THEN
+            -- The only limit on a server that is sending rows to a client which does not read
+            -- them: it looks at no other until they are sent. Needs TCP, and Linux. Not below a
+            -- second: it would take a slow answer for a dead client.
+            CONTINUE WHEN version() !~ 'linux';
+            v_limit := greatest(v_left, 1000);
+        ELSIF v_setting = 'client_connection_check_interval' THEN
             -- Not a limit but how often the server looks whether the client is still there;
             -- needs a platform that can tell.
             CONTINUE WHEN version() ~ '(Visual C|windows|mingw)';
-            v_limit := least(v_limit, 500);
+            v_limit := least(v_left, 500);
         END IF;
         CONTINUE WHEN v_set_ms IS NULL OR (v_set_ms > 0 AND v_set_ms <= v_limit);
         IF v_setting = 'transaction_timeout' AND v_set_ms > 0 THEN

@@ -103,6 +103,9 @@ def test_so_does_its_kernel_over_tcp(
         assert "0" not in found.split()
         assert 0 < int(found.removesuffix("ms").removesuffix("s")) <= 30_000
         connection.rollback()
+    with guard.acquire(f"{resource}:short", ttl=0.6), engine.connect() as connection:
+        # A slow answer is not a dead client.
+        assert connection.scalar(text("SELECT current_setting('tcp_user_timeout')")) == "1s"
     with guard.suspended(), engine.connect() as connection:
         assert connection.scalar(text("SELECT current_setting('tcp_user_timeout')")) == "0"
 
