@@ -334,6 +334,8 @@ BEGIN
             -- second: it would take a slow answer for a dead client.
             CONTINUE WHEN version() !~ 'linux';
             v_limit := greatest(v_left, 1000);
+            -- Shown as the socket has it, in milliseconds and without a unit.
+            v_set_ms := CAST(current_setting(v_setting) AS double precision);
         ELSIF v_setting = 'client_connection_check_interval' THEN
             -- Not a limit but how often the server looks whether the client is still there;
             -- needs a platform that can tell.
