@@ -7,5 +7,5 @@ from fencing.demo import worker
 from fencing.hooks import engine
 
 if __name__ == "__main__":
-    engine._check_deadlines = lambda *_: None
+    engine.Hooks._check_deadlines = lambda *_: None
     worker.main()
