@@ -191,7 +191,8 @@ class Supervisor:
             signal.signal(number, signal.SIG_IGN)
         if self.server is not None:
             self.server.stop()
-        # A straggler may write a file while we remove its folder.
+        # A straggler may write a file while we remove its folder, and nothing tells when it has
+        # ended: it is no child of ours.
         for _ in range(10):
             shutil.rmtree(self.directory, ignore_errors=True)
             if not self.directory.exists():

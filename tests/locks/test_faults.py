@@ -220,7 +220,9 @@ class TestCancellation:
         async def hold(resource: str) -> None:
             await (await async_locks.acquire(resource, ttl=60)).release()
 
-        for batch in range(20):
+        batch = 0
+        while cancelled < 200:  # that came in the middle, however loaded the machine is
+            batch += 1
             tasks = [asyncio.ensure_future(hold(f"{batch}:{n}")) for n in range(10)]
             for task in random.sample(tasks, len(tasks)):
                 await asyncio.sleep(random.uniform(0, 0.001))
@@ -228,7 +230,6 @@ class TestCancellation:
             for outcome in await asyncio.gather(*tasks, return_exceptions=True):
                 assert outcome is None or isinstance(outcome, asyncio.CancelledError)
                 cancelled += outcome is not None
-        assert cancelled > 20  # enough of them came in the middle, however loaded the machine
         assert list(redis_client.scan_iter(f"{redis_namespace}:*:lock")) == []
 
     async def test_twice_does_not_stop_the_clean_up(
