@@ -31,9 +31,9 @@ from fencing.hooks.admission import INTERNAL
 from fencing.hooks.ambient import ambient_fences, is_suspended, presented_leases
 from fencing.hooks.driver import driver_of, has_failed, is_idle
 from fencing.hooks.early import GuardLook, declared_writes, unfenced
-from fencing.hooks.refusals import Refusal
 from fencing.hooks.transaction import LIMIT_SLACK, Presentation, Presentations
 from fencing.schema.names import ENTER, claim_item
+from fencing.schema.refusals import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
