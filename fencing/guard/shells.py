@@ -14,7 +14,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from fencing.errors import FencingError, LockNotAcquiredError
 from fencing.guard.base import BaseGuard, check_engines, check_service, not_granted
 from fencing.guard.holding import resource_of_call
-from fencing.guard.plan import (
+from fencing.hooks.database import Database
+from fencing.lease import AsyncLease, Lease
+from fencing.plan import (
     Admit,
     AskMark,
     GiveBack,
@@ -24,15 +26,13 @@ from fencing.guard.plan import (
     acquire_admitted,
     admit_lease,
 )
-from fencing.hooks.database import Database
-from fencing.lease import AsyncLease, Lease
 from fencing.request import AcquireRequest
 from fencing.service import Acquisition
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
-    from fencing.guard.plan import Plan, Step
+    from fencing.plan import Plan, Step
     from fencing.service import AsyncLockService, LockService
 
 __all__ = ["AsyncGuard", "Guard"]
@@ -240,9 +240,9 @@ class Guard(BaseGuard[Lease]):
                     request.resource, ttl=request.ttl, owner=request.owner_label,
                     floor=request.floor, blocking_timeout=request.blocking_timeout,
                 )  # fmt: skip
-            case AskMark(database, resource):
+            case AskMark(Database() as database, resource):
                 return database.admissions.mark(resource)
-            case Admit(database, lease, until):
+            case Admit(Database() as database, lease, until):
                 database.admissions.admit(lease, until)
             case RaiseToken(Lease() as lease, floor):
                 self.locks.raise_token(lease, floor=floor)
@@ -386,9 +386,9 @@ class AsyncGuard(BaseGuard[AsyncLease]):
                     request.resource, ttl=request.ttl, owner=request.owner_label,
                     floor=request.floor, blocking_timeout=request.blocking_timeout,
                 )  # fmt: skip
-            case AskMark(database, resource):
+            case AskMark(Database() as database, resource):
                 return await database.admissions.amark(resource)
-            case Admit(database, lease, until):
+            case Admit(Database() as database, lease, until):
                 await database.admissions.aadmit(lease, until)
             case RaiseToken(AsyncLease() as lease, floor):
                 await self.locks.raise_token(lease, floor=floor)

@@ -16,7 +16,7 @@ from fencing import (
     StaleFenceError,
 )
 from fencing.clock import now
-from fencing.guard.plan import (
+from fencing.plan import (
     Admit,
     AskMark,
     GiveBack,

@@ -12,8 +12,8 @@ write, and what we read could be overwritten by one that was never refused. A da
 is ahead of the lock service is the sign that the latter has lost its counter (a flush, an
 eviction, a failover, a restored backup); raising it heals that for everyone.
 
-Plans do no I/O. They yield steps, which :mod:`fencing.guard.shells` performs; the outcome is sent
-back, an exception thrown back.
+Plans do no I/O. They yield steps, which the guards of :mod:`fencing.guard` and
+:mod:`fencing.postgres` perform; the outcome is sent back, an exception thrown back.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fencing.clock import now
 from fencing.errors import LeaseLostError, LockNotAcquiredError, LockServiceError, StaleFenceError
 
 if TYPE_CHECKING:
-    from fencing.hooks.database import Database
+    from collections.abc import Iterable
+
     from fencing.lease import BaseLease
     from fencing.request import AcquireRequest
 
 __all__ = [
-    "Admit", "AskMark", "GiveBack", "Lock", "Plan", "RaiseToken", "Renew", "Step",
-    "acquire_admitted", "admit_lease",
+    "Admit", "AskMark", "GiveBack", "Lock", "Plan", "PlannedDatabase", "RaiseToken", "Renew",
+    "Step", "acquire_admitted", "admit_lease",
 ]  # fmt: skip
 
 _MAX_HEALS = 8
@@ -44,6 +45,44 @@ _MAX_LOCKS = 8
 
 _RENEW_BELOW = 0.5
 """Part of the ttl that must be left when a lease is handed out; otherwise it is renewed first."""
+
+
+class Place(Protocol):
+    """Where a transaction was begun."""
+
+    def is_here(self) -> bool:
+        """Whether this is the thread and task."""
+
+
+class OpenTransaction(Protocol):
+    """A transaction of this process that has presented leases and has not ended."""
+
+    @property
+    def begun_in(self) -> Place:
+        """The thread and task it was begun in."""
+
+    @property
+    def backend_pid(self) -> int:
+        """PostgreSQL's pid of its session."""
+
+
+class OpenTransactions(Protocol):
+    """The transactions of this process in one database."""
+
+    def open_on(self, resource: str) -> Iterable[tuple[OpenTransaction, BaseLease]]:
+        """Those that have presented a lease on a resource, with that lease."""
+
+
+class PlannedDatabase(Protocol):
+    """What a plan needs to know of a database; whoever performs its steps knows the rest."""
+
+    @property
+    def name(self) -> str:
+        """The database, in messages."""
+
+    @property
+    def presentations(self) -> OpenTransactions:
+        """What this process has open in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +96,7 @@ class Lock:
 class AskMark:
     """Read a database's high-water mark of a resource; the outcome is a token or ``None``."""
 
-    database: Database
+    database: PlannedDatabase
     resource: str
 
 
@@ -65,7 +104,7 @@ class AskMark:
 class Admit:
     """Commit the lease's token in a database, waiting until ``until`` at the longest."""
 
-    database: Database
+    database: PlannedDatabase
     lease: BaseLease
     until: float
 
@@ -104,7 +143,7 @@ class _OvertakenError(Exception):
 
 
 def acquire_admitted(
-    request: AcquireRequest, databases: Sequence[Database], clock: Callable[[], float] = now
+    request: AcquireRequest, databases: Sequence[PlannedDatabase], clock: Callable[[], float] = now
 ) -> Plan:
     """Plan a lease that every database has admitted.
 
@@ -157,7 +196,7 @@ def acquire_admitted(
     )
 
 
-def admit_lease(lease: BaseLease, databases: Sequence[Database]) -> Plan:
+def admit_lease(lease: BaseLease, databases: Sequence[PlannedDatabase]) -> Plan:
     """Plan the admission of a lease that was acquired elsewhere.
 
     Raises:
@@ -175,7 +214,7 @@ def admit_lease(lease: BaseLease, databases: Sequence[Database]) -> Plan:
 
 def _admit_everywhere(
     lease: BaseLease,
-    databases: Sequence[Database],
+    databases: Sequence[PlannedDatabase],
     deadline: float,
     clock: Callable[[], float],
 ) -> Generator[Step, Any, None]:
@@ -197,7 +236,7 @@ def _admit_everywhere(
 
 
 def _admit_healing(
-    database: Database, lease: BaseLease, deadline: float, clock: Callable[[], float]
+    database: PlannedDatabase, lease: BaseLease, deadline: float, clock: Callable[[], float]
 ) -> Generator[Step, Any, None]:
     for _ in range(_MAX_HEALS):
         if clock() >= lease.trusted_until:
@@ -232,7 +271,7 @@ def _remainder(request: AcquireRequest, floor: int, left: float) -> AcquireReque
     return dataclasses.replace(request, floor=floor)
 
 
-def _refuse_own_leftovers(resource: str, databases: Sequence[Database]) -> None:
+def _refuse_own_leftovers(resource: str, databases: Sequence[PlannedDatabase]) -> None:
     """Raise when a transaction of this very process would keep the admission waiting for ever.
 
     That is one of this thread or task, which cannot end it while it waits for us, or one whose
