@@ -12,8 +12,8 @@ write, and what we read could be overwritten by one that was never refused. A da
 is ahead of the lock service is the sign that the latter has lost its counter (a flush, an
 eviction, a failover, a restored backup); raising it heals that for everyone.
 
-Plans do no I/O. They yield steps, which the guards of :mod:`fencing.guard` and
-:mod:`fencing.postgres` perform; the outcome is sent back, an exception thrown back.
+Plans do no I/O. They yield steps, which :mod:`fencing.performing` performs; the outcome is sent
+back, an exception thrown back.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class OpenTransactions(Protocol):
 
 
 class PlannedDatabase(Protocol):
-    """What a plan needs to know of a database; whoever performs its steps knows the rest."""
+    """What a plan needs to know of a database, and what its steps are performed with."""
 
     @property
     def name(self) -> str:
@@ -83,6 +83,10 @@ class PlannedDatabase(Protocol):
     @property
     def presentations(self) -> OpenTransactions:
         """What this process has open in it."""
+
+    @property
+    def admissions(self) -> Any:  # noqa: ANN401 - sync or async, as in fencing.performing
+        """Who admits leases in it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,43 +1,30 @@
-"""``Guard`` and ``AsyncGuard``: they perform the plans, side by side."""
+"""``Guard`` and ``AsyncGuard``, side by side."""
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
-import logging
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from fencing.errors import FencingError, LockNotAcquiredError
+from fencing.errors import LockNotAcquiredError
 from fencing.guard.base import BaseGuard, check_engines, check_service, not_granted
 from fencing.guard.holding import resource_of_call
 from fencing.hooks.database import Database
 from fencing.lease import AsyncLease, Lease
-from fencing.plan import (
-    Admit,
-    AskMark,
-    GiveBack,
-    Lock,
-    RaiseToken,
-    Renew,
-    acquire_admitted,
-    admit_lease,
-)
+from fencing.performing import perform, perform_async
+from fencing.plan import acquire_admitted, admit_lease
 from fencing.request import AcquireRequest
 from fencing.service import Acquisition
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
-    from fencing.plan import Plan, Step
     from fencing.service import AsyncLockService, LockService
 
 __all__ = ["AsyncGuard", "Guard"]
-
-_log = logging.getLogger("fencing")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -111,7 +98,7 @@ class Guard(BaseGuard[Lease]):
             blocking_timeout=blocking_timeout, owner=owner,
         )  # fmt: skip
         self._raise_if_held(resource)
-        lease = self._perform(acquire_admitted(request, self.databases))
+        lease = perform(acquire_admitted(request, self.databases), self.locks)
         if lease is None:
             raise not_granted(resource)
         return self._hand_out(lease)
@@ -129,7 +116,7 @@ class Guard(BaseGuard[Lease]):
         if self._holds(resource):
             return None
         try:
-            lease = self._perform(acquire_admitted(request, self.databases))
+            lease = perform(acquire_admitted(request, self.databases), self.locks)
         except LockNotAcquiredError:
             return None
         return None if lease is None else self._hand_out(lease)
@@ -199,7 +186,7 @@ class Guard(BaseGuard[Lease]):
         """
         if not isinstance(lease, Lease):
             raise TypeError(f"admit() takes a Lease, not {type(lease).__name__}")
-        self._perform(admit_lease(lease, self.databases))
+        perform(admit_lease(lease, self.databases), self.locks)
 
     def close(self) -> None:
         """Close the idle connections of admissions and lock service; the guard stays usable."""
@@ -212,50 +199,6 @@ class Guard(BaseGuard[Lease]):
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-    def _perform(self, plan: Plan) -> Lease | None:
-        send: Any = None
-        failure: BaseException | None = None
-        try:
-            while True:
-                step = plan.throw(failure) if failure is not None else plan.send(send)
-                send, failure = None, None
-                try:
-                    send = self._step(step)
-                except BaseException as error:  # noqa: BLE001 - the plan decides what it means
-                    failure = error
-        except StopIteration as end:
-            lease: Lease | None = end.value
-            return lease
-
-    def _step(self, step: Step) -> object:
-        match step:
-            case Lock(request) if not request.blocking:
-                return self.locks.try_acquire(
-                    request.resource, ttl=request.ttl, owner=request.owner_label,
-                    floor=request.floor,
-                )  # fmt: skip
-            case Lock(request):
-                return self.locks.acquire(
-                    request.resource, ttl=request.ttl, owner=request.owner_label,
-                    floor=request.floor, blocking_timeout=request.blocking_timeout,
-                )  # fmt: skip
-            case AskMark(Database() as database, resource):
-                return database.admissions.mark(resource)
-            case Admit(Database() as database, lease, until):
-                database.admissions.admit(lease, until)
-            case RaiseToken(Lease() as lease, floor):
-                self.locks.raise_token(lease, floor=floor)
-            case Renew(Lease() as lease):
-                self.locks.renew(lease, lease.ttl)
-            case GiveBack(Lease() as lease):
-                try:
-                    lease.release()
-                except FencingError as error:
-                    _log.info("could not release a lease that was not handed out: %s", error)
-            case _:
-                raise TypeError(step)
-        return None
 
 
 class AsyncGuard(BaseGuard[AsyncLease]):
@@ -289,7 +232,7 @@ class AsyncGuard(BaseGuard[AsyncLease]):
 
         async def begin() -> AsyncLease:
             self._raise_if_held(resource)
-            lease = await self._perform(acquire_admitted(request, self.databases))
+            lease = await perform_async(acquire_admitted(request, self.databases), self.locks)
             if lease is None:
                 raise not_granted(resource)
             return self._hand_out(lease)
@@ -304,7 +247,7 @@ class AsyncGuard(BaseGuard[AsyncLease]):
         if self._holds(resource):
             return None
         try:
-            lease = await self._perform(acquire_admitted(request, self.databases))
+            lease = await perform_async(acquire_admitted(request, self.databases), self.locks)
         except LockNotAcquiredError:
             return None
         return None if lease is None else self._hand_out(lease)
@@ -345,7 +288,7 @@ class AsyncGuard(BaseGuard[AsyncLease]):
         """See :meth:`Guard.admit`."""
         if not isinstance(lease, AsyncLease):
             raise TypeError(f"admit() takes an AsyncLease, not {type(lease).__name__}")
-        await self._perform(admit_lease(lease, self.databases))
+        await perform_async(admit_lease(lease, self.databases), self.locks)
 
     async def aclose(self) -> None:
         """See :meth:`Guard.close`."""
@@ -358,59 +301,3 @@ class AsyncGuard(BaseGuard[AsyncLease]):
 
     async def __aexit__(self, *exception: object) -> None:
         await self.aclose()
-
-    async def _perform(self, plan: Plan) -> AsyncLease | None:
-        send: Any = None
-        failure: BaseException | None = None
-        try:
-            while True:
-                step = plan.throw(failure) if failure is not None else plan.send(send)
-                send, failure = None, None
-                try:
-                    send = await self._step(step)
-                except BaseException as error:  # noqa: BLE001 - the plan decides what it means
-                    failure = error
-        except StopIteration as end:
-            lease: AsyncLease | None = end.value
-            return lease
-
-    async def _step(self, step: Step) -> object:
-        match step:
-            case Lock(request) if not request.blocking:
-                return await self.locks.try_acquire(
-                    request.resource, ttl=request.ttl, owner=request.owner_label,
-                    floor=request.floor,
-                )  # fmt: skip
-            case Lock(request):
-                return await self.locks.acquire(
-                    request.resource, ttl=request.ttl, owner=request.owner_label,
-                    floor=request.floor, blocking_timeout=request.blocking_timeout,
-                )  # fmt: skip
-            case AskMark(Database() as database, resource):
-                return await database.admissions.amark(resource)
-            case Admit(Database() as database, lease, until):
-                await database.admissions.aadmit(lease, until)
-            case RaiseToken(AsyncLease() as lease, floor):
-                await self.locks.raise_token(lease, floor=floor)
-            case Renew(AsyncLease() as lease):
-                await self.locks.renew(lease, lease.ttl)
-            case GiveBack(AsyncLease() as lease):
-                try:
-                    await _through_cancellation(lease)
-                except FencingError as error:
-                    _log.info("could not release a lease that was not handed out: %s", error)
-            case _:
-                raise TypeError(step)
-        return None
-
-
-async def _through_cancellation(lease: AsyncLease) -> None:
-    """Release, also while the task is being cancelled: the lock would stay for its whole ttl."""
-    release = asyncio.ensure_future(lease.release())
-    while not release.done():
-        try:
-            await asyncio.shield(release)
-        except asyncio.CancelledError:
-            if release.cancelled():
-                raise
-    release.result()
