@@ -40,10 +40,23 @@ OPERATIONS = ("insert", "update", "delete")
 
 _MAX_IDENTIFIER_BYTES = 63
 
+# In this order; each says in its header what it is for.
+_FILES = (
+    "fence.sql",
+    "transaction.sql",
+    "refusals.sql",
+    "admit.sql",
+    "enter.sql",
+    "require.sql",
+    "guards.sql",
+    "access.sql",
+)
+
 
 def install() -> list[str]:
     """Statements that create schema ``fencing``."""
-    source = resources.files("fencing.schema").joinpath("install.sql").read_text("utf-8")
+    folder = resources.files("fencing.schema").joinpath("sql")
+    source = "".join(folder.joinpath(name).read_text("utf-8") for name in _FILES)
     return [stripped for part in source.split("\n--;\n") if (stripped := part.strip())]
 
 

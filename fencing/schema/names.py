@@ -1,6 +1,6 @@
 """Where the Python and the SQL of this package meet.
 
-``install.sql`` and :mod:`fencing.schema.ddl` spell these names; the rest of the Python code only
+``sql/*.sql`` and :mod:`fencing.schema.ddl` spell these names; the rest of the Python code only
 ever imports them from here. A test compares the two.
 """
 

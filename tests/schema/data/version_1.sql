@@ -1,3 +1,10 @@
+-- A database as version 1 of the schema left it: what `fencing install` created, and two guards.
+-- Kept as it was; the tests bring it forward.
+
+CREATE TABLE accounts (id bigint PRIMARY KEY, balance int NOT NULL);
+
+CREATE TABLE ledger (id bigint PRIMARY KEY);
+
 -- Schema "fencing": the fence, and the functions that admit, enter and guard.
 --
 -- The model. The fence holds, for every resource, the largest token ever admitted (the high-water
@@ -25,11 +32,10 @@
 -- A line "--;" ends a statement. Neither a percent sign nor a colon before a name may appear in
 -- this file: migration tools read them.
 
-CREATE SCHEMA fencing
---;
+CREATE SCHEMA fencing;
+
 COMMENT ON SCHEMA fencing IS
-    'Fencing tokens: refuses writes of overtaken lock holders. Do not change by hand.'
---;
+    'Fencing tokens: refuses writes of overtaken lock holders. Do not change by hand.';
 
 -- fillfactor leaves room for HOT updates: an admission changes no indexed column.
 CREATE TABLE fencing.fence (
@@ -46,11 +52,10 @@ CREATE TABLE fencing.fence (
         CHECK (token BETWEEN 1 AND 9007199254740991),
     CONSTRAINT fence_token_never_decreases
         CHECK (token > previous_token OR (token = previous_token AND holder = previous_holder))
-) WITH (fillfactor = 80)
---;
+) WITH (fillfactor = 80);
+
 COMMENT ON TABLE fencing.fence IS
-    'One row a resource: the largest fencing token admitted, and the holder it was admitted for'
---;
+    'One row a resource: the largest fencing token admitted, and the holder it was admitted for';
 
 -- A CHECK cannot see the old row, so this trigger copies it into the new one; whatever an UPDATE
 -- wrote into previous_* by hand is overwritten.
@@ -68,8 +73,8 @@ BEGIN
     NEW.previous_holder := OLD.holder;
     RETURN NEW;
 END
-$fencing$
---;
+$fencing$;
+
 CREATE FUNCTION fencing.keep_fence() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $fencing$
@@ -79,30 +84,29 @@ BEGIN
         MESSAGE = 'a fence cannot be removed (' || TG_OP || ' on fencing.fence)',
         HINT = 'Removing a fence would let older tokens in again.';
 END
-$fencing$
---;
+$fencing$;
+
 CREATE TRIGGER fence_remember_previous BEFORE UPDATE ON fencing.fence
-    FOR EACH ROW EXECUTE FUNCTION fencing.remember_previous()
---;
+    FOR EACH ROW EXECUTE FUNCTION fencing.remember_previous();
+
 CREATE TRIGGER fence_keep_rows BEFORE DELETE ON fencing.fence
-    FOR EACH ROW EXECUTE FUNCTION fencing.keep_fence()
---;
+    FOR EACH ROW EXECUTE FUNCTION fencing.keep_fence();
+
 CREATE TRIGGER fence_keep_table BEFORE TRUNCATE ON fencing.fence
-    FOR EACH STATEMENT EXECUTE FUNCTION fencing.keep_fence()
---;
+    FOR EACH STATEMENT EXECUTE FUNCTION fencing.keep_fence();
+
 -- ALWAYS: session_replication_role must not switch them off.
-ALTER TABLE fencing.fence ENABLE ALWAYS TRIGGER fence_remember_previous
---;
-ALTER TABLE fencing.fence ENABLE ALWAYS TRIGGER fence_keep_rows
---;
-ALTER TABLE fencing.fence ENABLE ALWAYS TRIGGER fence_keep_table
---;
+ALTER TABLE fencing.fence ENABLE ALWAYS TRIGGER fence_remember_previous;
+
+ALTER TABLE fencing.fence ENABLE ALWAYS TRIGGER fence_keep_rows;
+
+ALTER TABLE fencing.fence ENABLE ALWAYS TRIGGER fence_keep_table;
 
 -- The advisory lock of a resource. Two resources that hash alike only wait for each other.
 CREATE FUNCTION fencing.lock_key(p_resource text) RETURNS bigint
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-AS $fencing$ SELECT pg_catalog.hashtextextended(p_resource COLLATE "C", 6073413) $fencing$
---;
+AS $fencing$ SELECT pg_catalog.hashtextextended(p_resource COLLATE "C", 6073413) $fencing$;
+
 -- What tells this transaction from every other: a claim that leaked into another transaction
 -- through a pool does not match there. Costs no transaction id, unlike txid_current().
 CREATE FUNCTION fencing.stamp() RETURNS text
@@ -111,8 +115,8 @@ AS $fencing$
     SELECT pg_catalog.concat(
         pg_catalog.pg_backend_pid(), '.',
         CAST(EXTRACT(epoch FROM pg_catalog.transaction_timestamp()) * 1000000 AS bigint))
-$fencing$
---;
+$fencing$;
+
 CREATE FUNCTION fencing.refuse_stale(p_resource text, p_token bigint, p_mark bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $fencing$
@@ -125,8 +129,8 @@ BEGIN
             'resource', p_resource, 'token', p_token, 'current_token', p_mark),
         HINT = 'Another holder has taken over. Acquire again and repeat the work from its first read.';
 END
-$fencing$
---;
+$fencing$;
+
 CREATE FUNCTION fencing.refuse_unadmitted(p_resource text, p_token bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $fencing$
@@ -138,8 +142,8 @@ BEGIN
         DETAIL = jsonb_build_object('resource', p_resource, 'token', p_token),
         HINT = 'Acquire through a Guard, or call Guard.admit(lease) before the first transaction.';
 END
-$fencing$
---;
+$fencing$;
+
 CREATE FUNCTION fencing.refuse_unfenced(p_table text, p_resource text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $fencing$
@@ -151,8 +155,7 @@ BEGIN
         DETAIL = jsonb_build_object('table', p_table, 'resource', p_resource),
         HINT = 'Begin the transaction under the lease, through an engine that a Guard was made for.';
 END
-$fencing$
---;
+$fencing$;
 
 -- admit(resource, token, holder, owner, wait_ms) -> boolean
 --
@@ -256,8 +259,7 @@ BEGIN
             admitted_at = clock_timestamp();
     RETURN true;
 END
-$fencing$
---;
+$fencing$;
 
 -- enter(leases, limit_ms) -> void
 --
@@ -350,8 +352,7 @@ BEGIN
         PERFORM set_config(v_setting, CAST(v_limit AS text), true);
     END LOOP;
 END
-$fencing$
---;
+$fencing$;
 
 -- require(table_name, resources) -> void
 --
@@ -403,14 +404,12 @@ BEGIN
         PERFORM fencing.refuse_stale(v_resource, v_presented, v_token);
     END LOOP;
 END
-$fencing$
---;
+$fencing$;
 
 -- mark(resource) -> bigint: the high-water mark, or NULL. Tells tokens, never holders.
 CREATE FUNCTION fencing.mark(p_resource text) RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $fencing$ SELECT f.token FROM fencing.fence AS f WHERE f.resource = p_resource $fencing$
---;
+AS $fencing$ SELECT f.token FROM fencing.fence AS f WHERE f.resource = p_resource $fencing$;
 
 -- check_template(table, columns) -> void
 --
@@ -473,12 +472,11 @@ BEGIN
         END IF;
     END LOOP;
 END
-$fencing$
---;
+$fencing$;
 
 -- Callers reach three functions and nothing else; the guards run as their owner.
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA fencing FROM PUBLIC
---;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA fencing FROM PUBLIC;
+
 -- ALTER DEFAULT PRIVILEGES may have granted more to some roles, usually the very role that the
 -- application runs as.
 DO $fencing$
@@ -508,13 +506,188 @@ BEGIN
             'REVOKE ALL ON ALL FUNCTIONS IN SCHEMA fencing FROM ', v_grantee, ' CASCADE');
     END LOOP;
 END
-$fencing$
---;
-GRANT USAGE ON SCHEMA fencing TO PUBLIC
---;
+$fencing$;
+
+GRANT USAGE ON SCHEMA fencing TO PUBLIC;
+
 GRANT EXECUTE ON FUNCTION
     fencing.admit(text, bigint, text, text, integer),
     fencing.enter(text, integer),
     fencing.mark(text)
-TO PUBLIC
---;
+TO PUBLIC;
+
+
+SELECT fencing.check_template(CAST('"accounts"' AS regclass), CAST(ARRAY['id'] AS text[]));
+
+DO $fencing$
+DECLARE
+    v_table    regclass := CAST('"accounts"' AS regclass);
+    v_function oid;
+BEGIN
+    IF EXISTS (
+        SELECT FROM pg_catalog.pg_trigger AS t
+        JOIN pg_catalog.pg_proc AS p ON p.oid = t.tgfoid
+        WHERE t.tgrelid = v_table AND t.tgname IN ('fencing_insert', 'fencing_update', 'fencing_delete', 'fencing_truncate')
+            AND p.pronamespace = CAST('fencing' AS regnamespace))
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'ZF011',
+            MESSAGE = pg_catalog.concat(v_table, ' is fenced already'),
+            HINT = 'Unfence it first (op.unfence_table); both can be done in one transaction.';
+    END IF;
+    SELECT p.oid INTO v_function FROM pg_catalog.pg_proc AS p
+        WHERE p.pronamespace = CAST('fencing' AS regnamespace)
+            AND p.proname = 'guard_accounts_221f64c7' AND p.pronargs = 0;
+    IF EXISTS (SELECT FROM pg_catalog.pg_trigger AS t WHERE t.tgfoid = v_function) THEN
+        EXECUTE pg_catalog.concat(
+            'ALTER FUNCTION ', CAST(v_function AS regprocedure),
+            ' RENAME TO ', pg_catalog.concat('guard_', v_function));
+    ELSIF v_function IS NOT NULL THEN
+        EXECUTE pg_catalog.concat('DROP FUNCTION ', CAST(v_function AS regprocedure));
+    END IF;
+END
+$fencing$;
+
+CREATE FUNCTION fencing."guard_accounts_221f64c7"() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $fencing$
+DECLARE
+    v_table     text := concat(TG_TABLE_SCHEMA, '.', TG_TABLE_NAME);
+    v_resources text[];
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        SELECT array_agg(DISTINCT (CAST('account:' AS text) || CAST(r."id" AS text)) COLLATE "C") INTO v_resources FROM new_rows AS r;
+    ELSIF TG_OP = 'DELETE' THEN
+        SELECT array_agg(DISTINCT (CAST('account:' AS text) || CAST(r."id" AS text)) COLLATE "C") INTO v_resources FROM old_rows AS r;
+    ELSIF TG_OP = 'UPDATE' THEN
+        SELECT array_agg(u.resource) INTO v_resources FROM (
+            SELECT (CAST('account:' AS text) || CAST(r."id" AS text)) COLLATE "C" AS resource FROM new_rows AS r
+            UNION
+            SELECT (CAST('account:' AS text) || CAST(r."id" AS text)) COLLATE "C" FROM old_rows AS r) AS u;
+    ELSE
+        RAISE EXCEPTION USING
+            ERRCODE = 'ZF002',
+            MESSAGE = concat('unfenced write: TRUNCATE of ', v_table, ' removes rows of every '
+                             'resource, and no lease covers them all'),
+            DETAIL = jsonb_build_object('table', v_table, 'resource', NULL),
+            HINT = 'DELETE the rows of the resources that are held.';
+    END IF;
+    IF v_resources IS NOT NULL THEN
+        PERFORM fencing.require(v_table, v_resources);
+    END IF;
+    RETURN NULL;
+END
+$fencing$;
+
+REVOKE ALL ON FUNCTION fencing."guard_accounts_221f64c7"() FROM PUBLIC;
+
+CREATE TRIGGER "fencing_insert" AFTER INSERT ON "accounts" REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION fencing."guard_accounts_221f64c7"();
+
+ALTER TABLE "accounts" ENABLE ALWAYS TRIGGER "fencing_insert";
+
+COMMENT ON TRIGGER "fencing_insert" ON "accounts" IS '{"version": 1, "resource": "account:{id}", "operations": ["insert", "update", "delete"]}';
+
+CREATE TRIGGER "fencing_update" AFTER UPDATE ON "accounts" REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION fencing."guard_accounts_221f64c7"();
+
+ALTER TABLE "accounts" ENABLE ALWAYS TRIGGER "fencing_update";
+
+COMMENT ON TRIGGER "fencing_update" ON "accounts" IS '{"version": 1, "resource": "account:{id}", "operations": ["insert", "update", "delete"]}';
+
+CREATE TRIGGER "fencing_delete" AFTER DELETE ON "accounts" REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION fencing."guard_accounts_221f64c7"();
+
+ALTER TABLE "accounts" ENABLE ALWAYS TRIGGER "fencing_delete";
+
+COMMENT ON TRIGGER "fencing_delete" ON "accounts" IS '{"version": 1, "resource": "account:{id}", "operations": ["insert", "update", "delete"]}';
+
+CREATE TRIGGER "fencing_truncate" BEFORE TRUNCATE ON "accounts" FOR EACH STATEMENT EXECUTE FUNCTION fencing."guard_accounts_221f64c7"();
+
+ALTER TABLE "accounts" ENABLE ALWAYS TRIGGER "fencing_truncate";
+
+COMMENT ON TRIGGER "fencing_truncate" ON "accounts" IS '{"version": 1, "resource": "account:{id}", "operations": ["insert", "update", "delete"]}';
+
+CREATE TRIGGER "fencing_pin" AFTER INSERT ON "accounts" REFERENCING NEW TABLE AS new_rows FOR EACH ROW WHEN (false AND NEW."id" IS NULL) EXECUTE FUNCTION fencing."guard_accounts_221f64c7"();
+
+COMMENT ON TRIGGER "fencing_pin" ON "accounts" IS 'Never fires; keeps the guard from being undone by a change of the table';
+
+
+SELECT fencing.check_template(CAST('"ledger"' AS regclass), CAST(ARRAY[] AS text[]));
+
+DO $fencing$
+DECLARE
+    v_table    regclass := CAST('"ledger"' AS regclass);
+    v_function oid;
+BEGIN
+    IF EXISTS (
+        SELECT FROM pg_catalog.pg_trigger AS t
+        JOIN pg_catalog.pg_proc AS p ON p.oid = t.tgfoid
+        WHERE t.tgrelid = v_table AND t.tgname IN ('fencing_insert', 'fencing_update', 'fencing_delete', 'fencing_truncate')
+            AND p.pronamespace = CAST('fencing' AS regnamespace))
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'ZF011',
+            MESSAGE = pg_catalog.concat(v_table, ' is fenced already'),
+            HINT = 'Unfence it first (op.unfence_table); both can be done in one transaction.';
+    END IF;
+    SELECT p.oid INTO v_function FROM pg_catalog.pg_proc AS p
+        WHERE p.pronamespace = CAST('fencing' AS regnamespace)
+            AND p.proname = 'guard_ledger_bccca523' AND p.pronargs = 0;
+    IF EXISTS (SELECT FROM pg_catalog.pg_trigger AS t WHERE t.tgfoid = v_function) THEN
+        EXECUTE pg_catalog.concat(
+            'ALTER FUNCTION ', CAST(v_function AS regprocedure),
+            ' RENAME TO ', pg_catalog.concat('guard_', v_function));
+    ELSIF v_function IS NOT NULL THEN
+        EXECUTE pg_catalog.concat('DROP FUNCTION ', CAST(v_function AS regprocedure));
+    END IF;
+END
+$fencing$;
+
+CREATE FUNCTION fencing."guard_ledger_bccca523"() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $fencing$
+DECLARE
+    v_table     text := concat(TG_TABLE_SCHEMA, '.', TG_TABLE_NAME);
+    v_resources text[];
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        SELECT array_agg(DISTINCT (CAST('ledger' AS text)) COLLATE "C") INTO v_resources FROM new_rows AS r;
+    ELSIF TG_OP = 'DELETE' THEN
+        SELECT array_agg(DISTINCT (CAST('ledger' AS text)) COLLATE "C") INTO v_resources FROM old_rows AS r;
+    ELSIF TG_OP = 'UPDATE' THEN
+        SELECT array_agg(u.resource) INTO v_resources FROM (
+            SELECT (CAST('ledger' AS text)) COLLATE "C" AS resource FROM new_rows AS r
+            UNION
+            SELECT (CAST('ledger' AS text)) COLLATE "C" FROM old_rows AS r) AS u;
+    ELSE
+        v_resources := ARRAY[(CAST('ledger' AS text)) COLLATE "C"];
+    END IF;
+    IF v_resources IS NOT NULL THEN
+        PERFORM fencing.require(v_table, v_resources);
+    END IF;
+    RETURN NULL;
+END
+$fencing$;
+
+REVOKE ALL ON FUNCTION fencing."guard_ledger_bccca523"() FROM PUBLIC;
+
+CREATE TRIGGER "fencing_update" AFTER UPDATE ON "ledger" REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION fencing."guard_ledger_bccca523"();
+
+ALTER TABLE "ledger" ENABLE ALWAYS TRIGGER "fencing_update";
+
+COMMENT ON TRIGGER "fencing_update" ON "ledger" IS '{"version": 1, "resource": "ledger", "operations": ["update", "delete"]}';
+
+CREATE TRIGGER "fencing_delete" AFTER DELETE ON "ledger" REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION fencing."guard_ledger_bccca523"();
+
+ALTER TABLE "ledger" ENABLE ALWAYS TRIGGER "fencing_delete";
+
+COMMENT ON TRIGGER "fencing_delete" ON "ledger" IS '{"version": 1, "resource": "ledger", "operations": ["update", "delete"]}';
+
+CREATE TRIGGER "fencing_truncate" BEFORE TRUNCATE ON "ledger" FOR EACH STATEMENT EXECUTE FUNCTION fencing."guard_ledger_bccca523"();
+
+ALTER TABLE "ledger" ENABLE ALWAYS TRIGGER "fencing_truncate";
+
+COMMENT ON TRIGGER "fencing_truncate" ON "ledger" IS '{"version": 1, "resource": "ledger", "operations": ["update", "delete"]}';
+
+CREATE TRIGGER "fencing_pin" AFTER INSERT ON "ledger" REFERENCING NEW TABLE AS new_rows FOR EACH ROW WHEN (false) EXECUTE FUNCTION fencing."guard_ledger_bccca523"();
+
+COMMENT ON TRIGGER "fencing_pin" ON "ledger" IS 'Never fires; keeps the guard from being undone by a change of the table';
+
