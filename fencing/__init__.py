@@ -18,6 +18,11 @@ makes someone wait or be refused, and never lets two holders write.
 Not protected are effects outside the database, and values that were read before admission.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from fencing.errors import (
     FencingError,
     FencingUsageError,
@@ -30,12 +35,14 @@ from fencing.errors import (
     UnfencedWriteError,
     WriteRefusedError,
 )
-from fencing.guard import AsyncGuard, Guard
-from fencing.hooks.declare import fenced_by, resource_of
-from fencing.hooks.explicit import fence
-from fencing.lease import AsyncLease, Lease
-from fencing.locks.redis import AsyncRedisLockService, RedisLockService
-from fencing.service import AsyncLockService, LockService
+
+if TYPE_CHECKING:
+    from fencing.guard import AsyncGuard, Guard
+    from fencing.hooks.declare import fenced_by, resource_of
+    from fencing.hooks.explicit import fence
+    from fencing.lease import AsyncLease, Lease
+    from fencing.locks.redis import AsyncRedisLockService, RedisLockService
+    from fencing.service import AsyncLockService, LockService
 
 __all__ = [
     "AsyncGuard",
@@ -60,3 +67,31 @@ __all__ = [
     "fenced_by",
     "resource_of",
 ]
+
+# What needs SQLAlchemy or Redis is imported when it is first asked for: Alembic loads a plugin of
+# this package with every `import alembic`, and a command line should start at once.
+_HOMES = {
+    "AsyncGuard": "fencing.guard",
+    "AsyncLease": "fencing.lease",
+    "AsyncLockService": "fencing.service",
+    "AsyncRedisLockService": "fencing.locks.redis",
+    "Guard": "fencing.guard",
+    "Lease": "fencing.lease",
+    "LockService": "fencing.service",
+    "RedisLockService": "fencing.locks.redis",
+    "fence": "fencing.hooks.explicit",
+    "fenced_by": "fencing.hooks.declare",
+    "resource_of": "fencing.hooks.declare",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
