@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Column, Table, inspect
@@ -13,14 +12,13 @@ from sqlalchemy.exc import NoInspectionAvailable
 from sqlalchemy.orm import Mapper
 
 from fencing.schema.ddl import OPERATIONS, check_operations
+from fencing.schema.declaration import INFO_KEY, Declaration, Mode, check_mode, declaration_of
 from fencing.schema.template import Template
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 __all__ = ["Declaration", "declaration_of", "fenced_by", "resource_of"]
-
-_INFO_KEY = "fencing"
 
 # Types whose text is the same in every session. NullType is a column whose type follows from a
 # foreign key that is not resolved yet; what the server says is final (fencing.check_template).
@@ -32,20 +30,9 @@ _UNFIT_TYPES = (sqltypes.CHAR, sqltypes.NCHAR, sqltypes.Enum, CITEXT)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Declaration:
-    """What :func:`fenced_by` has declared of a table.
-
-    Attributes:
-        template: Names the resource of a row.
-        operations: What needs the lease, of ``"insert"``, ``"update"`` and ``"delete"``.
-    """
-
-    template: Template
-    operations: tuple[str, ...]
-
-
-def fenced_by(template: str, *, operations: Iterable[str] = OPERATIONS) -> Callable[[T], T]:
+def fenced_by(
+    template: str, *, operations: Iterable[str] = OPERATIONS, mode: Mode = "enforce"
+) -> Callable[[T], T]:
     """Declare which lease a row of a table needs.
 
     Decorates a mapped class, or is called with a :class:`~sqlalchemy.schema.Table`::
@@ -56,33 +43,32 @@ def fenced_by(template: str, *, operations: Iterable[str] = OPERATIONS) -> Calla
         fenced_by("ledger")(ledger_table)
 
     The declaration lives in ``Table.info``. It lets the hooks refuse an unfenced write before it
-    is sent and notice a missing guard; what protects the table is the guard in the database.
+    is sent and notice a missing guard; ``metadata.create_all()`` and Alembic's autogenerate make
+    the guard that it says. What protects the table is that guard in the database.
 
     Args:
         template: The resource of a row, by its *database* columns: ``"account:{id}"``.
         operations: What needs the lease, of ``"insert"``, ``"update"`` and ``"delete"``.
+        mode: ``"enforce"``: a write without the lease is refused; ``"observe"``: it passes, and
+            the database reports it.
 
     Raises:
         TypeError: An argument or what is decorated is of the wrong type.
         ValueError: The template names a column that the table has not, or one whose type has no
             immutable text form.
     """
-    declaration = Declaration(Template.parse(template), check_operations(operations))
+    declaration = Declaration(
+        Template.parse(template), check_operations(operations), check_mode(mode)
+    )
 
     def declare(target: T) -> T:
         table = _table_of(target)
         for name in declaration.template.columns:
             _check_column(table, name, declaration.template)
-        table.info[_INFO_KEY] = declaration
+        table.info[INFO_KEY] = declaration
         return target
 
     return declare
-
-
-def declaration_of(table: object) -> Declaration | None:
-    """What :func:`fenced_by` has declared of a table, if anything."""
-    declaration = getattr(table, "info", {}).get(_INFO_KEY)
-    return declaration if isinstance(declaration, Declaration) else None
 
 
 def resource_of(target: object, **values: object) -> str:

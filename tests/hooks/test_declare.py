@@ -48,6 +48,11 @@ class TestFencedBy:
         found = declaration_of(Thing.__table__)
         assert found.template.source == "thing:{id}"
         assert found.operations == ("update", "delete")
+        assert found.mode == "enforce"
+
+    def test_it_can_declare_that_a_table_is_only_observed(self):
+        observed = fenced_by("thing:{id}", mode="observe")(table(id=sa.Integer()))
+        assert declaration_of(observed).mode == "observe"
 
     @pytest.mark.parametrize("kind", FIT, ids=repr)
     def test_a_type_with_one_text_form_is_accepted(self, kind):
@@ -90,6 +95,8 @@ class TestFencedBy:
             ({"template": "x", "operations": "insert"}, TypeError),
             ({"template": "x", "operations": ["truncate"]}, ValueError),
             ({"template": "x", "operations": []}, ValueError),
+            ({"template": "x", "mode": "warn"}, ValueError),
+            ({"template": "x", "mode": None}, ValueError),
         ],
     )
     def test_bad_arguments_are_refused_at_once(self, arguments, error):

@@ -1,4 +1,4 @@
-"""The public names: the same for a reader, a type checker and the interpreter, each made on demand."""
+"""The public names: one list for readers, type checkers and the interpreter, made on demand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def imported(node: ast.AST) -> set[str]:
     }
 
 
-def test_what_a_type_checker_sees_is_what_there_is():
+def test_what_a_type_checker_sees_is_what_there_is() -> None:
     """A name that is missing in one of the lists works for some and fails for others."""
     tree = ast.parse(Path(fencing.__file__).read_text("utf-8"))
     assert imported(tree) == set(fencing.__all__)
@@ -31,7 +31,7 @@ def test_what_a_type_checker_sees_is_what_there_is():
 
 
 @pytest.mark.parametrize("name", fencing.__all__)
-def test_every_name_is_where_its_home_says(name):
+def test_every_name_is_where_its_home_says(name: str) -> None:
     assert getattr(fencing, name).__module__.startswith("fencing.")
     assert fencing._HOMES.get(name, "fencing.errors") in (
         getattr(fencing, name).__module__,
@@ -39,12 +39,12 @@ def test_every_name_is_where_its_home_says(name):
     )
 
 
-def test_dir_and_help_know_them():
+def test_dir_and_help_know_them() -> None:
     assert set(fencing.__all__) <= set(dir(fencing))
     assert "class RedisLockService" in pydoc.plain(pydoc.render_doc(fencing))
 
 
-def test_a_name_that_is_not_there_is_an_attribute_error():
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Gard'"):
         fencing.Gard  # noqa: B018
 
@@ -55,17 +55,17 @@ def python(code: str) -> str:
     return done.stdout
 
 
-def test_star_import_brings_all_of_them():
+def test_star_import_brings_all_of_them() -> None:
     code = "from fencing import *; import fencing; print(set(fencing.__all__) <= set(globals()))"
     assert python(code) == "True\n"
 
 
-def test_importing_the_package_imports_neither_sqlalchemy_nor_redis():
+def test_importing_the_package_imports_neither_sqlalchemy_nor_redis() -> None:
     code = "import sys, fencing; print({'sqlalchemy', 'redis', 'alembic'} & set(sys.modules))"
     assert python(code) == "set()\n"
 
 
-def test_a_name_is_made_once():
+def test_a_name_is_made_once() -> None:
     code = (
         "import fencing; before = 'fenced_by' in vars(fencing); fencing.fenced_by; "
         "print(before, 'fenced_by' in vars(fencing))"
