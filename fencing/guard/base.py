@@ -13,8 +13,9 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from fencing.errors import LockNotAcquiredError
-from fencing.hooks.ambient import Fence, Suspension, Whereabouts
+from fencing.hooks.ambient import Fence, Suspension
 from fencing.lease import BaseLease
+from fencing.whereabouts import Whereabouts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -16,9 +16,9 @@ from sqlalchemy.util import greenlet_spawn
 
 from fencing.clock import now
 from fencing.errors import LockNotAcquiredError
-from fencing.hooks.slots import NoSlotError, Slots
 from fencing.schema.names import ADMISSION_ISOLATION, ADMIT, MARK
 from fencing.schema.refusals import Refusal
+from fencing.slots import NoSlotError, Slots
 
 if TYPE_CHECKING:
     from fencing.lease import BaseLease

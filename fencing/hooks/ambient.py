@@ -9,10 +9,7 @@ another context than it was opened in (an async generator that is finalised by t
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import threading
-import weakref
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
@@ -21,28 +18,9 @@ if TYPE_CHECKING:
 
     from fencing.lease import BaseLease
 
-__all__ = ["Entry", "Fence", "Suspension", "Whereabouts", "ambient_fences", "presented_leases"]
+__all__ = ["Entry", "Fence", "Suspension", "ambient_fences", "presented_leases"]
 
 _order = itertools.count(1)
-
-
-class Whereabouts:
-    """A thread, and the task in it if there is one: who would be waiting for himself."""
-
-    __slots__ = ("_task", "_thread")
-
-    def __init__(self) -> None:
-        # References, not idents: those are used again when a thread or task has ended.
-        task = _current_task()
-        self._thread = weakref.ref(threading.current_thread())
-        self._task = None if task is None else weakref.ref(task)
-
-    def is_here(self) -> bool:
-        """Whether this is the thread and task that is running now."""
-        task = _current_task()
-        if self._thread() is not threading.current_thread():
-            return False
-        return task is None if self._task is None else self._task() is task
 
 
 class Entry:
@@ -128,10 +106,3 @@ def _hidden_until(database: object) -> int:
 
 def _open_entries() -> tuple[Entry, ...]:
     return tuple(entry for entry in _entries.get() if not entry.closed)
-
-
-def _current_task() -> asyncio.Task[object] | None:
-    try:
-        return asyncio.current_task()
-    except RuntimeError:
-        return None

@@ -22,7 +22,6 @@ from sqlalchemy import event, text
 from fencing.errors import (
     FencingError,
     FencingUsageError,
-    LeaseExpiredError,
     StaleFenceError,
     UnfencedWriteError,
     WriteRefusedError,
@@ -31,7 +30,7 @@ from fencing.hooks.admission import INTERNAL
 from fencing.hooks.ambient import ambient_fences, is_suspended, presented_leases
 from fencing.hooks.driver import driver_of, has_failed, is_idle
 from fencing.hooks.early import GuardLook, declared_writes, unfenced
-from fencing.hooks.transaction import LIMIT_SLACK, Presentation, Presentations
+from fencing.hooks.transaction import Presentation, Presentations
 from fencing.schema.names import ENTER, claim_item
 from fencing.schema.refusals import Refusal
 
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from sqlalchemy.pool import ConnectionPoolEntry
 
     from fencing.hooks.ambient import Fence
-    from fencing.lease import BaseLease
 
 __all__ = ["EXPLICIT", "Hooks"]
 
@@ -57,13 +55,7 @@ _ENTER = text(ENTER)
 # A connection that streams its results would only declare a cursor for our statements.
 _OURS = {INTERNAL: True, "stream_results": False, "yield_per": None}
 
-# A session that a limit or an administrator has ended, and a statement that a limit has.
-_ENDED = {"25P03", "25P04", "57P01", "57014"}
-# At COMMIT only the first two prove that nothing was committed: the session had ended before.
-_ENDED_BEFORE_COMMIT = {"25P03", "25P04", "57014"}
 _LIMITS = {"25P03", "25P04"}
-_LOCK_NOT_AVAILABLE = "55P03"
-_SERIALIZATION_FAILURE = "40001"
 _ACTIVE_TRANSACTION = "25001"
 
 
@@ -132,10 +124,8 @@ class Hooks:
             for lease in leases:
                 lease.raise_if_over()
             claim = " ".join(claim_item(x.resource, x.token, x.holder) for x in leases)
-            limit_ms = max(1, int(presentation.trusted_for * 1000))
-            connection.execute(
-                _ENTER, {"leases": claim, "limit_ms": limit_ms}, execution_options=_OURS
-            ).close()
+            claims = {"leases": claim, "limit_ms": presentation.limit_ms}
+            connection.execute(_ENTER, claims, execution_options=_OURS).close()
 
     def begin_twophase(self, connection: Connection, xid: object) -> None:  # noqa: ARG002
         """Refuse two-phase transactions under a lease: a prepared one outlives every limit."""
@@ -263,7 +253,7 @@ class Hooks:
                 "TRANSACTION comes too late; choose the isolation level with "
                 "execution_options(isolation_level=...) on the connection or engine"
             )
-        if not _may_be_overtaken(context, refusal, presentation):
+        if not presentation.may_be_overtaken(refusal, disconnected=context.is_disconnect):
             return None
         return self._overtaken(presentation, refusal)
 
@@ -284,38 +274,10 @@ class Hooks:
     def _overtaken(self, presentation: Presentation, refusal: Refusal) -> BaseException | None:
         """What a transaction that did not end by itself has come to."""
         for lease in presentation.leases:
-            mark = self._ask_mark(lease.resource)
-            if mark is not None and mark > lease.token:
-                lease.note_lost()
-                return StaleFenceError(
-                    f"stale fence: the transaction under token {lease.token} on "
-                    f"{lease.resource!r} was ended ({refusal.message}), and token {mark} has been "
-                    "admitted; acquire again and repeat the work from its first read",
-                    resource=lease.resource,
-                    token=lease.token,
-                    current_token=mark,
-                )
-        # At COMMIT, and wherever a limit has ended the session, this is certain; a session that
-        # just ended may have been sent a COMMIT by hand.
-        certain = presentation.committing or refusal.sqlstate in _LIMITS
-        outcome = "; nothing of it was committed" if certain else ""
-        for lease in presentation.leases:
-            if _is_over(lease) or presentation.may_have_ended:
-                how = (
-                    "ran out during a transaction"
-                    if _is_over(lease)
-                    else "was renewed in a transaction, which goes on only for as long as the "
-                    "lease was trusted when it began"
-                )
-                return LeaseExpiredError(
-                    f"the lease on {lease.resource!r} (token {lease.token}) {how}, and the server "
-                    f"has ended it ({refusal.message}){outcome}: acquire again, or begin a new "
-                    "transaction under a lease that is good, and repeat the work from its first "
-                    "read",
-                    resource=lease.resource,
-                    token=lease.token,
-                )
-        return None
+            error = presentation.overtaken(lease, self._ask_mark(lease.resource), refusal)
+            if error is not None:
+                return error
+        return presentation.expired(refusal)
 
     def _why(self, presentation: Presentation | None, resource: str | None) -> str:
         """Why a write was unfenced, as far as this process can tell."""
@@ -359,25 +321,3 @@ def _cannot_present(connection: Connection) -> str:
 def _backend_pid(connection: Connection) -> int:
     pid: int = driver_of(connection).info.backend_pid
     return pid
-
-
-def _may_be_overtaken(
-    context: ExceptionContext, refusal: Refusal, presentation: Presentation
-) -> bool:
-    sqlstate = refusal.sqlstate
-    if sqlstate == _SERIALIZATION_FAILURE:
-        # One that our own lock has met; the user's own conflicts stay what they are.
-        return refusal.is_ours
-    if sqlstate == _LOCK_NOT_AVAILABLE:
-        return refusal.is_ours
-    if presentation.committing:
-        # Anything else that cuts COMMIT short may have come after the commit itself.
-        return sqlstate in _ENDED_BEFORE_COMMIT
-    ended = sqlstate in _ENDED or (not sqlstate and context.is_disconnect)
-    return ended and (
-        presentation.may_have_ended or any(_is_over(lease) for lease in presentation.leases)
-    )
-
-
-def _is_over(lease: BaseLease) -> bool:
-    return lease.lost or lease.released or lease.remaining <= LIMIT_SLACK

@@ -9,8 +9,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from fencing.clock import now
-from fencing.hooks.ambient import Whereabouts
+from fencing.presented import Presented
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,24 +19,15 @@ if TYPE_CHECKING:
     from fencing.errors import WriteRefusedError
     from fencing.lease import BaseLease
 
-__all__ = ["LIMIT_SLACK", "Presentation", "Presentations"]
-
-LIMIT_SLACK = 0.05
-"""A server's limit may fire this much before our own clock says that trust has ended, in seconds:
-both start from the same trust, in whole milliseconds, on two clocks."""
+__all__ = ["Presentation", "Presentations"]
 
 
-class Presentation:
-    """What one transaction has presented.
+class Presentation(Presented):
+    """What one transaction of an engine has presented.
 
     Attributes:
-        leases: The leases; empty when there were none, or none could be presented.
         why_not: Why a lease that was in force was not presented; empty when it was.
-        backend_pid: PostgreSQL's pid of the session.
-        committing: Whether COMMIT is being sent: a failure then has an unknown outcome.
         refusal: What the database has refused in it.
-        trusted_for: The trust that was left in its leases when it began, in seconds.
-        bounded_until: When the server's limits end it (:func:`fencing.clock.now`), in seconds.
     """
 
     def __init__(
@@ -48,15 +38,10 @@ class Presentation:
         why_not: str = "",
         backend_pid: int = 0,
     ) -> None:
+        super().__init__(leases, backend_pid=backend_pid)
         self._connection = weakref.ref(connection)
-        self.leases = leases
         self.why_not = why_not
-        self.backend_pid = backend_pid
-        self.committing = False
         self.refusal: WriteRefusedError | None = None
-        self.begun_in = Whereabouts()
-        self.trusted_for = min((lease.remaining for lease in leases), default=0.0)
-        self.bounded_until = now() + self.trusted_for
 
     @property
     def is_open(self) -> bool:
@@ -68,20 +53,6 @@ class Presentation:
             and not connection.invalidated
             and connection.in_transaction()
         )
-
-    @property
-    def may_have_ended(self) -> bool:
-        """Whether the server's limits may have ended it by now."""
-        return bool(self.leases) and now() >= self.bounded_until - LIMIT_SLACK
-
-    def lease_on(self, resource: str) -> BaseLease | None:
-        """The lease it has presented on a resource."""
-        return next((lease for lease in self.leases if lease.resource == resource), None)
-
-    @property
-    def lease_over(self) -> BaseLease | None:
-        """A presented lease that nothing may be done under any more."""
-        return next((lease for lease in self.leases if lease.released or lease.lost), None)
 
 
 class Presentations:
