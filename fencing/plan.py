@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Admit", "AskMark", "GiveBack", "Lock", "Plan", "PlannedDatabase", "RaiseToken", "Renew",
-    "Step", "acquire_admitted", "admit_lease",
+    "Step", "acquire_admitted", "admit_lease", "not_granted",
 ]  # fmt: skip
 
 _MAX_HEALS = 8
@@ -214,6 +214,14 @@ def admit_lease(lease: BaseLease, databases: Sequence[PlannedDatabase]) -> Plan:
         lease.note_admitted()
     lease.raise_if_over()
     return lease
+
+
+def not_granted(resource: str) -> LockNotAcquiredError:
+    """The error for a request that does not wait."""
+    return LockNotAcquiredError(
+        f"{resource!r} is held by another, and blocking=False does not wait; try again later",
+        resource=resource,
+    )
 
 
 def _admit_everywhere(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fencing.clock import now
 from fencing.errors import LeaseExpiredError, StaleFenceError
+from fencing.schema.names import claim_item
 from fencing.whereabouts import Whereabouts
 
 if TYPE_CHECKING:
@@ -50,6 +51,11 @@ class Presented:
         self.begun_in = Whereabouts()
         self.trusted_for = min((lease.remaining for lease in leases), default=0.0)
         self.bounded_until = now() + self.trusted_for
+
+    @property
+    def claim(self) -> str:
+        """The leases, as ``fencing.enter`` reads them."""
+        return " ".join(claim_item(x.resource, x.token, x.holder) for x in self.leases)
 
     @property
     def limit_ms(self) -> int:

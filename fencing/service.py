@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from fencing.lease import AsyncLease, Lease
 
-__all__ = ["Acquisition", "AsyncLockService", "LockService"]
+__all__ = ["Acquisition", "AsyncLockService", "LockService", "check_service"]
 
 
 class Acquisition:
@@ -131,3 +131,17 @@ class AsyncLockService(AsyncGrantor, Protocol):
 
     async def aclose(self) -> None:
         """See :meth:`LockService.close`."""
+
+
+def check_service(locks: object) -> None:
+    """Raise ``TypeError`` unless ``locks`` looks like a lock service."""
+    missing = [
+        name
+        for name in ("acquire", "try_acquire", "renew", "release", "raise_token")
+        if not callable(getattr(locks, name, None))
+    ]
+    if missing:
+        raise TypeError(
+            f"a guard takes a lock service such as RedisLockService(client), not "
+            f"{type(locks).__name__}, which has no {missing[0]}()"
+        )

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
 from fencing.clock import now
+from fencing.errors import LockNotAcquiredError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -23,6 +24,16 @@ __all__ = ["NoSlotError", "Slots"]
 
 class NoSlotError(Exception):
     """No permit was free in time."""
+
+    @staticmethod
+    def as_error(resource: str) -> LockNotAcquiredError:
+        """The error for an admission that got no connection."""
+        return LockNotAcquiredError(
+            f"no connection was free in time to admit the lease on {resource!r}: all of the pool's "
+            "are waiting for open transactions of earlier holders, or busy; try later, or enlarge "
+            "the pool",
+            resource=resource,
+        )
 
 
 class Slots:

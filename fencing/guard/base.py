@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import threading
-import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from fencing.errors import LockNotAcquiredError
+from fencing.held import Held
 from fencing.hooks.ambient import Fence, Suspension
 from fencing.lease import BaseLease
-from fencing.whereabouts import Whereabouts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from fencing.hooks.database import Database
 
-__all__ = ["BaseGuard", "check_engines", "check_service", "not_granted"]
+__all__ = ["BaseGuard", "check_engines"]
 
 _log = logging.getLogger("fencing")
 
@@ -37,7 +33,6 @@ class GuardedScope:
     def __init__(self, lease: BaseLease, databases: Sequence[Database]) -> None:
         self._lease = lease
         self.databases = databases
-        self.acquired_in = Whereabouts()
         self._fence: Fence | None = None
 
     def open(self) -> None:
@@ -64,10 +59,7 @@ class BaseGuard(Generic[LeaseT]):
 
     def __init__(self, databases: Sequence[Database]) -> None:
         self.databases = tuple(dict.fromkeys(databases))
-        # By resource, thread and task: who would be waiting for himself.
-        self._held: weakref.WeakValueDictionary[tuple[str, int, int], LeaseT] = (
-            weakref.WeakValueDictionary()
-        )
+        self._held = Held()
 
     def __repr__(self) -> str:
         names = ", ".join(database.name for database in self.databases)
@@ -88,55 +80,10 @@ class BaseGuard(Generic[LeaseT]):
         finally:
             suspension.close()
 
-    def _holds(self, resource: str) -> bool:
-        lease = self._held.get(_self_key(resource))
-        if lease is None or lease.remaining <= 0:
-            return False
-        # The key's idents are used again when a thread or task has ended.
-        return isinstance(lease.scope, GuardedScope) and lease.scope.acquired_in.is_here()
-
-    def _raise_if_held(self, resource: str) -> None:
-        if self._holds(resource):
-            raise LockNotAcquiredError(
-                f"this thread or task already holds {resource!r} and would wait for itself; use "
-                "the lease it has",
-                resource=resource,
-            )
-
     def _hand_out(self, lease: LeaseT) -> LeaseT:
         lease.scope = GuardedScope(lease, self.databases)
-        self._held[_self_key(lease.resource)] = lease
+        self._held.note(lease)
         return lease
-
-
-def _self_key(resource: str) -> tuple[str, int, int]:
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:
-        task = None
-    return resource, threading.get_ident(), 0 if task is None else id(task)
-
-
-def not_granted(resource: str) -> LockNotAcquiredError:
-    """The error for a request that does not wait."""
-    return LockNotAcquiredError(
-        f"{resource!r} is held by another, and blocking=False does not wait; try again later",
-        resource=resource,
-    )
-
-
-def check_service(locks: object) -> None:
-    """Raise ``TypeError`` unless ``locks`` looks like a lock service."""
-    missing = [
-        name
-        for name in ("acquire", "try_acquire", "renew", "release", "raise_token")
-        if not callable(getattr(locks, name, None))
-    ]
-    if missing:
-        raise TypeError(
-            f"a guard takes a lock service such as RedisLockService(client), not "
-            f"{type(locks).__name__}, which has no {missing[0]}()"
-        )
 
 
 def check_engines(engines: Sequence[object], kind: type, name: str, other: str) -> None:

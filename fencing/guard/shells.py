@@ -10,14 +10,14 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from fencing.errors import LockNotAcquiredError
-from fencing.guard.base import BaseGuard, check_engines, check_service, not_granted
+from fencing.guard.base import BaseGuard, check_engines
 from fencing.guard.holding import resource_of_call
 from fencing.hooks.database import Database
 from fencing.lease import AsyncLease, Lease
 from fencing.performing import perform, perform_async
-from fencing.plan import acquire_admitted, admit_lease
+from fencing.plan import acquire_admitted, admit_lease, not_granted
 from fencing.request import AcquireRequest
-from fencing.service import Acquisition
+from fencing.service import Acquisition, check_service
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -97,7 +97,7 @@ class Guard(BaseGuard[Lease]):
             resource=resource, ttl=ttl, blocking=blocking,
             blocking_timeout=blocking_timeout, owner=owner,
         )  # fmt: skip
-        self._raise_if_held(resource)
+        self._held.raise_if_held(resource)
         lease = perform(acquire_admitted(request, self.databases), self.locks)
         if lease is None:
             raise not_granted(resource)
@@ -113,7 +113,7 @@ class Guard(BaseGuard[Lease]):
             earlier holder is in the way.
         """
         request = AcquireRequest(resource=resource, ttl=ttl, blocking=False, owner=owner)
-        if self._holds(resource):
+        if resource in self._held:
             return None
         try:
             lease = perform(acquire_admitted(request, self.databases), self.locks)
@@ -231,7 +231,7 @@ class AsyncGuard(BaseGuard[AsyncLease]):
         )  # fmt: skip
 
         async def begin() -> AsyncLease:
-            self._raise_if_held(resource)
+            self._held.raise_if_held(resource)
             lease = await perform_async(acquire_admitted(request, self.databases), self.locks)
             if lease is None:
                 raise not_granted(resource)
@@ -244,7 +244,7 @@ class AsyncGuard(BaseGuard[AsyncLease]):
     ) -> AsyncLease | None:
         """See :meth:`Guard.try_acquire`."""
         request = AcquireRequest(resource=resource, ttl=ttl, blocking=False, owner=owner)
-        if self._holds(resource):
+        if resource in self._held:
             return None
         try:
             lease = await perform_async(acquire_admitted(request, self.databases), self.locks)

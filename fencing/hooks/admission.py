@@ -15,7 +15,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import greenlet_spawn
 
 from fencing.clock import now
-from fencing.errors import LockNotAcquiredError
 from fencing.schema.names import ADMISSION_ISOLATION, ADMIT, MARK
 from fencing.schema.refusals import Refusal
 from fencing.slots import NoSlotError, Slots
@@ -33,9 +32,6 @@ _MARK = text(MARK)
 
 _GRACE = 1.0
 """How long one that does not wait waits for a connection, in seconds: others use it briefly."""
-
-# A role or database may limit its statements more than we do.
-_TIMED_OUT = {"57014", "55P03"}
 
 _MAX_MILLISECONDS = 2**31 - 1
 
@@ -87,7 +83,7 @@ class Admissions:
             with self._slots.slot(max(until, now() + _GRACE)):
                 self._admit(lease, until)
         except NoSlotError as error:
-            raise _no_connection(lease.resource) from error
+            raise error.as_error(lease.resource) from error
 
     async def aadmit(self, lease: BaseLease, until: float) -> None:
         """:meth:`admit` for an async engine."""
@@ -95,7 +91,7 @@ class Admissions:
             async with self._slots.aslot(max(until, now() + _GRACE)):
                 await greenlet_spawn(self._admit, lease, until)
         except NoSlotError as error:
-            raise _no_connection(lease.resource) from error
+            raise error.as_error(lease.resource) from error
 
     def mark(self, resource: str) -> int | None:
         """The resource's high-water mark; ``None`` when nothing was ever admitted."""
@@ -103,7 +99,7 @@ class Admissions:
             with self._slots.slot(now() + _GRACE):
                 return self._mark(resource)
         except NoSlotError as error:
-            raise _no_connection(resource) from error
+            raise error.as_error(resource) from error
 
     async def amark(self, resource: str) -> int | None:
         """:meth:`mark` for an async engine."""
@@ -111,7 +107,7 @@ class Admissions:
             async with self._slots.aslot(now() + _GRACE):
                 return await greenlet_spawn(self._mark, resource)
         except NoSlotError as error:
-            raise _no_connection(resource) from error
+            raise error.as_error(resource) from error
 
     def mark_at_once(self, resource: str) -> int | None:
         """The mark, if it can be asked for without waiting for a connection; else ``None``.
@@ -147,14 +143,7 @@ class Admissions:
                     raise
                 self._send(lease, until)
         except DBAPIError as error:
-            refusal = Refusal.read(error.orig or error)
-            if refusal.sqlstate in _TIMED_OUT:
-                raise LockNotAcquiredError(
-                    f"the admission of the lease on {lease.resource!r} took longer than a time-out "
-                    f"that its role or database has set ({refusal.message}); try later",
-                    resource=lease.resource,
-                ) from error
-            typed = refusal.as_error(lease.resource)
+            typed = Refusal.read(error.orig or error).as_admission_error(lease.resource)
             if typed is None:
                 raise
             raise typed from error
@@ -199,11 +188,3 @@ def _capacity(engine: Engine) -> float:
     if not isinstance(pool, QueuePool) or pool._max_overflow < 0:  # noqa: SLF001 - has no public name
         return math.inf
     return pool.size() + pool._max_overflow  # noqa: SLF001
-
-
-def _no_connection(resource: str) -> LockNotAcquiredError:
-    return LockNotAcquiredError(
-        f"no connection was free in time to admit the lease on {resource!r}: all of the pool's are "
-        "waiting for open transactions of earlier holders, or busy; try later, or enlarge the pool",
-        resource=resource,
-    )

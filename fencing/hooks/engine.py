@@ -31,7 +31,7 @@ from fencing.hooks.ambient import ambient_fences, is_suspended, presented_leases
 from fencing.hooks.driver import driver_of, has_failed, is_idle
 from fencing.hooks.early import GuardLook, declared_writes, unfenced
 from fencing.hooks.transaction import Presentation, Presentations
-from fencing.schema.names import ENTER, claim_item
+from fencing.schema.names import ENTER
 from fencing.schema.refusals import Refusal
 
 if TYPE_CHECKING:
@@ -123,9 +123,8 @@ class Hooks:
         if leases:
             for lease in leases:
                 lease.raise_if_over()
-            claim = " ".join(claim_item(x.resource, x.token, x.holder) for x in leases)
-            claims = {"leases": claim, "limit_ms": presentation.limit_ms}
-            connection.execute(_ENTER, claims, execution_options=_OURS).close()
+            claim = {"leases": presentation.claim, "limit_ms": presentation.limit_ms}
+            connection.execute(_ENTER, claim, execution_options=_OURS).close()
 
     def begin_twophase(self, connection: Connection, xid: object) -> None:  # noqa: ARG002
         """Refuse two-phase transactions under a lease: a prepared one outlives every limit."""

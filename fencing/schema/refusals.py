@@ -76,6 +76,16 @@ class Refusal:
         build = _BUILDERS.get(self.sqlstate)
         return None if build is None else build(self, self.facts.get("resource") or resource)
 
+    def as_admission_error(self, resource: str) -> FencingError | None:
+        """:meth:`as_error` of an admission, which a time-out of the server may have ended, too."""
+        if self.sqlstate not in _TIMED_OUT:
+            return self.as_error(resource)
+        return LockNotAcquiredError(
+            f"the admission of the lease on {resource!r} took longer than a time-out that its role "
+            f"or database has set ({self.message}); try later",
+            resource=resource,
+        )
+
 
 def _facts(detail: str | None) -> dict[str, Any]:
     # Anybody may raise any SQLSTATE; what is not ours has no facts.
@@ -127,6 +137,9 @@ def _not_installed(refusal: Refusal, _resource: str) -> FencingError | None:
 
 # In whatever language the server speaks: schema "fencing", or function fencing.enter(...).
 _OUR_SCHEMA = re.compile(r"(?<![\w.])fencing(?!\w)")
+
+# A role or database may limit its statements more than we do.
+_TIMED_OUT = {"57014", "55P03"}
 
 _BUILDERS: dict[str, Callable[[Refusal, str], FencingError | None]] = {
     names.STALE: _stale,
