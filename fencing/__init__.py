@@ -32,6 +32,7 @@ from fencing.errors import (
     LockNotAcquiredError,
     LockServiceError,
     StaleFenceError,
+    TableBusyError,
     UnfencedWriteError,
     WriteRefusedError,
 )
@@ -61,6 +62,7 @@ __all__ = [
     "LockServiceError",
     "RedisLockService",
     "StaleFenceError",
+    "TableBusyError",
     "UnfencedWriteError",
     "WriteRefusedError",
     "fence",

@@ -10,6 +10,7 @@
     │   ├── StaleFenceError (also LeaseLostError)  a newer holder has been admitted
     │   └── UnfencedWriteError                     no lease was presented, or one never admitted
     ├── GuardNotInstalledError                     declared fenced, yet the database has no guard
+    ├── TableBusyError (also TimeoutError)         writers kept its guard from being changed
     ├── LockServiceError                           not reachable, or answered nonsense
     └── FencingUsageError                          the call cannot be fenced the way it is made
 
@@ -36,6 +37,7 @@ __all__ = [
     "LockNotAcquiredError",
     "LockServiceError",
     "StaleFenceError",
+    "TableBusyError",
     "UnfencedWriteError",
     "WriteRefusedError",
 ]
@@ -161,6 +163,24 @@ class GuardNotInstalledError(FencingError):
     def __init__(self, message: str | None = None, *, table: str = "") -> None:
         super().__init__(message)
         self.table = table
+
+
+class TableBusyError(FencingError, TimeoutError):
+    """Transactions that use a table kept its guard from being changed in time.
+
+    Nothing was changed: run it again, or allow a longer ``lock_timeout``.
+
+    Attributes:
+        table: The table, as ``schema.name``.
+        blocked_by: PostgreSQL backend pids of the transactions that were in the way.
+    """
+
+    def __init__(
+        self, message: str | None = None, *, table: str = "", blocked_by: Iterable[int] = ()
+    ) -> None:
+        super().__init__(message)
+        self.table = table
+        self.blocked_by = tuple(blocked_by)
 
 
 class LockServiceError(FencingError):

@@ -11,8 +11,8 @@ from sqlalchemy.dialects.postgresql import CITEXT, DOMAIN
 from sqlalchemy.exc import NoInspectionAvailable
 from sqlalchemy.orm import Mapper
 
-from fencing.schema.ddl import OPERATIONS, check_operations
-from fencing.schema.declaration import INFO_KEY, Declaration, Mode, check_mode, declaration_of
+from fencing.schema.ddl import OPERATIONS, check_mode, check_operations
+from fencing.schema.declaration import INFO_KEY, Declaration, declaration_of
 from fencing.schema.template import Template
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def fenced_by(
-    template: str, *, operations: Iterable[str] = OPERATIONS, mode: Mode = "enforce"
+    template: str, *, operations: Iterable[str] = OPERATIONS, mode: str = "enforce"
 ) -> Callable[[T], T]:
     """Declare which lease a row of a table needs.
 

@@ -1,28 +1,28 @@
-"""The four operations: what a migration says, and how it is carried out.
-
-An operation checks its arguments when it is created, so that bad input never reaches a database
-and fails in offline mode as well. It renders its statements through :mod:`fencing.schema.ddl`;
-:mod:`fencing.migration.execution` sends or prints them as they are.
-"""
+"""The operations on schema ``fencing`` itself, as a migration says them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from alembic.operations import MigrateOperation, Operations
+from alembic.operations import Operations
 
-from fencing.migration.execution import execute, require_absent, require_installed
+from fencing.migration.base import FencingOperation
+from fencing.migration.execution import (
+    execute,
+    require_absent,
+    require_installed,
+    require_upgradable,
+)
 from fencing.schema import ddl
-from fencing.schema.template import Template
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from fencing.migration.base import Call
 
-__all__ = ["FenceTableOp", "InstallFencingOp", "UnfenceTableOp", "UninstallFencingOp"]
+__all__ = ["InstallFencingOp", "UninstallFencingOp", "UpgradeFencingOp"]
 
 
 @Operations.register_operation("install_fencing")
-class InstallFencingOp(MigrateOperation):
+class InstallFencingOp(FencingOperation):
     """Creates schema ``fencing``."""
 
     @classmethod
@@ -34,6 +34,10 @@ class InstallFencingOp(MigrateOperation):
         """
         operations.invoke(cls())
 
+    def call(self) -> Call:
+        """How a migration says this."""
+        return "install_fencing", (), {}
+
     def reverse(self) -> UninstallFencingOp:
         """The operation that undoes this one."""
         return UninstallFencingOp()
@@ -44,7 +48,7 @@ class InstallFencingOp(MigrateOperation):
 
 
 @Operations.register_operation("uninstall_fencing")
-class UninstallFencingOp(MigrateOperation):
+class UninstallFencingOp(FencingOperation):
     """Drops schema ``fencing``."""
 
     @classmethod
@@ -57,6 +61,10 @@ class UninstallFencingOp(MigrateOperation):
         """
         operations.invoke(cls())
 
+    def call(self) -> Call:
+        """How a migration says this."""
+        return "uninstall_fencing", (), {}
+
     def reverse(self) -> InstallFencingOp:
         """The operation that undoes this one; the high-water marks do not come back."""
         return InstallFencingOp()
@@ -66,177 +74,53 @@ class UninstallFencingOp(MigrateOperation):
         return ("uninstall_fencing",)
 
 
-# Alembic passes itself as a parameter that has to be called `operations`, which is also the name
-# of an argument of ours. It is therefore positional-only below, and our argument goes through
-# `**guard` to the constructor, which knows it by name.
-
-
-@Operations.register_operation("fence_table")
-class FenceTableOp(MigrateOperation):
-    """Guards a table.
-
-    Args:
-        table: Name of the table.
-        resource: Its resource template, such as ``"account:{id}"``; fields name columns of the
-            database.
-        schema: Schema of the table; default: found by the search_path.
-        operations: What to guard, of ``"insert"``, ``"update"`` and ``"delete"``.
-
-    Raises:
-        TypeError: An argument is of the wrong type.
-        ValueError: The template or the operations make no sense.
-    """
-
-    def __init__(
-        self,
-        table: str,
-        *,
-        resource: str,
-        schema: str | None = None,
-        operations: Iterable[str] = ddl.OPERATIONS,
-    ) -> None:
-        self.table = table
-        self.schema = schema
-        self.resource = Template.parse(resource).source
-        self.operations = ddl.check_operations(operations)
-        self.statements = ddl.fence_table(
-            table, self.resource, schema=schema, operations=self.operations
-        )
+@Operations.register_operation("upgrade_fencing")
+class UpgradeFencingOp(FencingOperation):
+    """Brings schema ``fencing`` to the version of this package."""
 
     @classmethod
-    def fence_table(
-        cls,
-        operations: Operations,
-        /,
-        table: str,
-        *,
-        resource: str,
-        schema: str | None = None,
-        **guard: Iterable[str],
-    ) -> None:
-        """Guard a table: from now on it refuses writes that present no current lease.
+    def upgrade_fencing(cls, operations: Operations) -> None:
+        """Bring schema ``fencing`` and every guard to the version of this package.
 
-        Args:
-            operations: The running Alembic operations.
-            table: Name of the table.
-            resource: Its resource template, such as ``"account:{id}"``; fields name columns of
-                the database.
-            schema: Schema of the table; default: found by the search_path.
-            **guard: ``operations=``, what to guard, of ``"insert"``, ``"update"`` and
-                ``"delete"``; default: all three. TRUNCATE goes with ``"delete"``.
+        Nothing is unguarded meanwhile. Where the schema is at this version, nothing happens, so
+        this may be written into a migration after each upgrade of the package.
 
         Raises:
-            TypeError: An argument is of the wrong type.
-            ValueError: The template or the operations make no sense, or the template does not
-                fit the table's columns.
-            GuardNotInstalledError: The database has no schema ``fencing``.
-            FencingUsageError: The table is fenced already.
+            GuardNotInstalledError: There is no such schema.
+            FencingUsageError: It is of a newer version than this package knows.
         """
-        operations.invoke(cls(table, resource=resource, schema=schema, **guard))
+        operations.invoke(cls())
 
-    def reverse(self) -> UnfenceTableOp:
-        """The operation that undoes this one."""
-        return UnfenceTableOp(
-            self.table, schema=self.schema, resource=self.resource, operations=self.operations
-        )
+    def call(self) -> Call:
+        """How a migration says this."""
+        return "upgrade_fencing", (), {}
+
+    def reverse(self) -> UpgradeFencingOp:
+        """This operation itself, which finds nothing to do.
+
+        A newer schema serves older versions of this package, and an older one would not know what
+        has been written meanwhile.
+        """
+        return self
 
     def to_diff_tuple(self) -> tuple[Any, ...]:
         """This operation as Alembic's autogenerate reports a difference."""
-        return ("fence_table", self.schema, self.table, self.resource, self.operations)
-
-
-@Operations.register_operation("unfence_table")
-class UnfenceTableOp(MigrateOperation):
-    """Removes the guard of a table.
-
-    Args:
-        table: Name of the table.
-        schema: Schema of the table; default: found by the search_path.
-        resource: The template it was fenced with; needed only to reverse this operation.
-        operations: The operations it was fenced for; needed only to reverse this operation.
-
-    Raises:
-        TypeError: An argument is of the wrong type.
-        ValueError: The template or the operations make no sense.
-    """
-
-    def __init__(
-        self,
-        table: str,
-        *,
-        schema: str | None = None,
-        resource: str | None = None,
-        operations: Iterable[str] = ddl.OPERATIONS,
-    ) -> None:
-        self.table = table
-        self.schema = schema
-        self.resource = None if resource is None else Template.parse(resource).source
-        self.operations = ddl.check_operations(operations)
-        self.statements = ddl.unfence_table(table, schema=schema)
-
-    @classmethod
-    def unfence_table(
-        cls,
-        operations: Operations,
-        /,
-        table: str,
-        *,
-        schema: str | None = None,
-        resource: str | None = None,
-        **guard: Iterable[str],
-    ) -> None:
-        """Remove the guard of a table.
-
-        Args:
-            operations: The running Alembic operations.
-            table: Name of the table.
-            schema: Schema of the table; default: found by the search_path.
-            resource: The template it was fenced with; needed only to reverse this operation.
-            **guard: ``operations=``, what it was fenced for; needed only to reverse this
-                operation.
-
-        Raises:
-            TypeError: An argument is of the wrong type.
-            ValueError: The template or the operations make no sense.
-            FencingUsageError: The table is not fenced.
-            GuardNotInstalledError: The database has no schema ``fencing``.
-        """
-        operations.invoke(cls(table, schema=schema, resource=resource, **guard))
-
-    def reverse(self) -> FenceTableOp:
-        """The operation that undoes this one.
-
-        Raises:
-            ValueError: It does not know the template.
-        """
-        if self.resource is None:
-            raise ValueError(
-                f"unfence_table({self.table!r}) can be reversed only if it is told the template: "
-                "pass resource="
-            )
-        return FenceTableOp(
-            self.table, resource=self.resource, schema=self.schema, operations=self.operations
-        )
-
-    def to_diff_tuple(self) -> tuple[Any, ...]:
-        """This operation as Alembic's autogenerate reports a difference."""
-        return ("unfence_table", self.schema, self.table)
+        return ("upgrade_fencing",)
 
 
 @Operations.implementation_for(InstallFencingOp)
-def _install_fencing(operations: Operations, _: InstallFencingOp) -> None:
+def _install(operations: Operations, _: InstallFencingOp) -> None:
     require_absent(operations)
     execute(operations, ddl.install())
 
 
 @Operations.implementation_for(UninstallFencingOp)
-def _uninstall_fencing(operations: Operations, _: UninstallFencingOp) -> None:
+def _uninstall(operations: Operations, _: UninstallFencingOp) -> None:
     require_installed(operations)
     execute(operations, ddl.uninstall())
 
 
-@Operations.implementation_for(FenceTableOp)
-@Operations.implementation_for(UnfenceTableOp)
-def _change_guard(operations: Operations, operation: FenceTableOp | UnfenceTableOp) -> None:
-    require_installed(operations)
-    execute(operations, operation.statements)
+@Operations.implementation_for(UpgradeFencingOp)
+def _upgrade(operations: Operations, _: UpgradeFencingOp) -> None:
+    if require_upgradable(operations):
+        execute(operations, ddl.upgrade())

@@ -7,15 +7,24 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from fencing.errors import FencingError, FencingUsageError
-from fencing.schema.names import ALREADY_FENCED, NOT_FENCED, STILL_FENCED, UNFIT_TEMPLATE
+from fencing.errors import FencingError, FencingUsageError, TableBusyError
+from fencing.schema import names
+from fencing.schema.refusals import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["describe", "translated"]
+__all__ = ["describe", "sqlstate", "translated"]
 
-_USAGE = frozenset({ALREADY_FENCED, NOT_FENCED, STILL_FENCED})
+_USAGE = frozenset(
+    {
+        names.ALREADY_FENCED,
+        names.NEWER_SCHEMA,
+        names.NOT_FENCED,
+        names.STILL_FENCED,
+        names.UNFIT_USE,
+    }
+)
 
 
 @contextmanager
@@ -24,14 +33,23 @@ def translated() -> Iterator[None]:
 
     Raises:
         ValueError: The template does not fit the table.
-        FencingUsageError: The table is not fenced, or fenced already, or tables are still fenced.
+        FencingUsageError: The table is not fenced, or fenced already, or tables are still fenced,
+            or the schema is newer than this package.
+        TableBusyError: The table was not free in time.
         sqlalchemy.exc.DBAPIError: Everything else the server says, unchanged.
     """
     try:
         yield
     except DBAPIError as error:
-        state = _sqlstate(error)
-        if state == UNFIT_TEMPLATE:
+        state = sqlstate(error)
+        if state == names.TABLE_BUSY:
+            facts = Refusal.read(error.orig or error).facts
+            raise TableBusyError(
+                _server_message(error),
+                table=facts.get("table", ""),
+                blocked_by=facts.get("blocked_by", ()),
+            ) from error
+        if state == names.UNFIT_TEMPLATE:
             raise ValueError(_server_message(error)) from error
         if state in _USAGE:
             raise FencingUsageError(_server_message(error)) from error
@@ -51,7 +69,7 @@ def describe(error: BaseException) -> str | None:
     return None
 
 
-def _sqlstate(error: DBAPIError) -> str | None:
+def sqlstate(error: DBAPIError) -> str | None:
     """The five characters, under either name that drivers give them."""
     return getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
 

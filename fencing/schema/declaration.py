@@ -6,17 +6,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fencing.schema.template import Template
 
-__all__ = ["INFO_KEY", "Declaration", "Mode", "check_mode", "declaration_of"]
+__all__ = ["INFO_KEY", "Declaration", "declaration_of"]
 
 INFO_KEY = "fencing"
 """The key in ``Table.info``."""
-
-Mode = Literal["enforce", "observe"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +29,10 @@ class Declaration:
 
     template: Template
     operations: tuple[str, ...]
-    mode: Mode = "enforce"
+    mode: str = "enforce"
 
 
 def declaration_of(table: object) -> Declaration | None:
     """What ``fenced_by`` has declared of a table, if anything."""
     declaration = getattr(table, "info", {}).get(INFO_KEY)
     return declaration if isinstance(declaration, Declaration) else None
-
-
-def check_mode(mode: object) -> Mode:
-    """``mode``, if it is one.
-
-    Raises:
-        ValueError: It is not.
-    """
-    if mode == "enforce":
-        return "enforce"
-    if mode == "observe":
-        return "observe"
-    raise ValueError(f'mode must be "enforce" or "observe", not {mode!r}')
