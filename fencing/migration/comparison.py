@@ -32,7 +32,7 @@ __all__ = ["compare_guards"]
 
 
 class Name(NamedTuple):
-    """A table; its schema is ``None`` where that is the connection's default."""
+    """A table; its schema is ``None`` for what is found without one."""
 
     schema: str | None
     table: str
@@ -94,8 +94,8 @@ class _Comparison:
         self._default = context.connection.dialect.default_schema_name
         self._installed = Installed.in_database(context.connection)
         found = list(self._installed.guards(context.connection))
-        self._guards = {self._name(g.schema, g.table): g for g in found if not g.covered}
-        self._covered = {self._name(g.schema, g.table) for g in found if g.covered}
+        self._guards = {name: g for g in found if not g.covered for name in self._names(g)}
+        self._covered = {name for g in found if g.covered for name in self._names(g)}
         self._created = {
             self._name(op.schema, op.table_name): op
             for op in upgrade.ops
@@ -201,6 +201,12 @@ class _Comparison:
         # What concerns no table that changes; of one that is created, after its indexes too.
         for change in changes.values():
             yield from change.all
+
+    def _names(self, guard: Found) -> Iterator[Name]:
+        """Alembic finds a table without its schema where the search_path has it."""
+        yield self._name(guard.schema, guard.table)
+        if guard.visible:
+            yield Name(None, guard.table)
 
     def _name(self, schema: str | None, table: str) -> Name:
         return Name(None if schema == self._default else schema, str(table))

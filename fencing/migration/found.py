@@ -20,14 +20,14 @@ __all__ = ["Found", "Installed", "has_schema"]
 _IS_INSTALLED = f"SELECT to_regnamespace('{SCHEMA}') IS NOT NULL"
 _HAS_VERSIONS = f"SELECT to_regprocedure('{SCHEMA}.versions()') IS NOT NULL"
 _GUARDS = """
-SELECT CAST(table_schema AS text), CAST(table_name AS text), resource, operations, mode,
-    covered_by IS NOT NULL
+SELECT CAST(table_schema AS text), CAST(table_name AS text), resource, operations,
+    pg_table_is_visible(table_oid), mode, covered_by IS NOT NULL
 FROM fencing.guards
 """
 # Version 1 had no view; its facts are in the comments of the triggers.
 _GUARDS_OF_VERSION_1 = """
 SELECT DISTINCT CAST(n.nspname AS text), CAST(c.relname AS text),
-    obj_description(t.oid, 'pg_trigger')
+    obj_description(t.oid, 'pg_trigger'), pg_table_is_visible(c.oid)
 FROM pg_trigger AS t
 JOIN pg_proc AS p ON p.oid = t.tgfoid AND p.pronamespace = to_regnamespace('fencing')
 JOIN pg_class AS c ON c.oid = t.tgrelid
@@ -45,6 +45,7 @@ class Found:
         table: Name of its table.
         resource: The resource template.
         operations: What it guards.
+        visible: Whether its table is found without its schema, by the search_path.
         mode: ``"enforce"`` or ``"observe"``.
         covered: Whether it is the guard of another table, of which this one is a part.
     """
@@ -53,7 +54,8 @@ class Found:
     table: str
     resource: str
     operations: tuple[str, ...]
-    mode: str
+    visible: bool
+    mode: str = "enforce"
     covered: bool = False
 
 
@@ -129,9 +131,9 @@ class Installed:
     def guards(self, connection: Connection) -> Iterator[Found]:
         """Every guard of the database."""
         if self.version == 1:
-            for schema, table, comment in connection.exec_driver_sql(_GUARDS_OF_VERSION_1):
+            for schema, table, comment, visible in connection.exec_driver_sql(_GUARDS_OF_VERSION_1):
                 facts = json.loads(comment)
-                yield Found(schema, table, facts["resource"], tuple(facts["operations"]), "enforce")
+                yield Found(schema, table, facts["resource"], tuple(facts["operations"]), visible)
         elif self.version:
             for schema, table, resource, operations, *rest in connection.exec_driver_sql(_GUARDS):
                 yield Found(schema, table, resource, ddl.check_operations(operations), *rest)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from collections.abc import Set as AbstractSet
 
-__all__ = ["NAME", "compare", "ensure", "plugin"]
+__all__ = ["NAME", "compare", "ensure", "leave_out_ours", "plugin"]
 
 NAME = "alembic.autogenerate.fencing"
 """In the family that ``context.configure(autogenerate_plugins=...)`` includes by default."""
@@ -25,6 +25,17 @@ def compare(context: Any, upgrade: Any, schemas: AbstractSet[str | None]) -> Any
     from fencing.migration.comparison import compare_guards  # noqa: PLC0415 -- see above
 
     return compare_guards(context, upgrade, schemas)
+
+
+def leave_out_ours(context: Any, upgrade: Any, schemas: set[str | None]) -> Any:  # noqa: ANN401
+    """Keep Alembic from reading schema ``fencing``, which is in nobody's metadata."""
+    from alembic.util import PriorityDispatchResult  # noqa: PLC0415 -- older versions have none
+
+    from fencing.schema.names import SCHEMA  # noqa: PLC0415
+
+    del context, upgrade
+    schemas.discard(SCHEMA)
+    return PriorityDispatchResult.CONTINUE
 
 
 class _Plugin(ModuleType):
@@ -43,6 +54,9 @@ class _Plugin(ModuleType):
 
         import fencing.migration  # noqa: F401, PLC0415 -- registers the operations
 
+        registered.add_autogenerate_comparator(
+            leave_out_ours, "schema", "fencing-first", priority=DispatchPriority.FIRST
+        )
         # The last one sees which tables the others have created or dropped.
         registered.add_autogenerate_comparator(
             compare, "schema", "fencing", priority=DispatchPriority.LAST
