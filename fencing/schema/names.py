@@ -22,13 +22,17 @@ UNFIT_TEMPLATE = "ZF008"
 NOT_FENCED = "ZF009"
 STILL_FENCED = "ZF010"
 ALREADY_FENCED = "ZF011"
+TABLE_BUSY = "ZF012"
+UNFIT_USE = "ZF013"
+NEWER_SCHEMA = "ZF014"
 
 CLAIM_SETTING = "fencing.claim"
 
 # Constraint of the fence that no UPDATE can pass backwards.
 NEVER_DECREASES = "fence_token_never_decreases"
 
-# Triggers of a guarded table, by the operation they guard.
+# Triggers of a guarded table, by the operation they guard. A partition's and an inheritance child's
+# are named alike.
 TRIGGERS = {
     "insert": "fencing_insert",
     "update": "fencing_update",
@@ -39,6 +43,9 @@ TRIGGERS = {
 # Never fires; keeps the table from being changed in ways that would undo the guard.
 PIN = "fencing_pin"
 
+# Sees, on a partitioned table, an UPDATE that moves a row to another partition.
+MOVE = "~fencing_move"
+
 # Statements, with named parameters as SQLAlchemy's ``text()`` reads them.
 ADMIT = (
     "SELECT fencing.admit(CAST(:resource AS text), CAST(:token AS bigint), "
@@ -46,6 +53,11 @@ ADMIT = (
 )
 ENTER = "SELECT fencing.enter(CAST(:leases AS text), CAST(:limit_ms AS integer))"
 MARK = "SELECT fencing.mark(CAST(:resource AS text))"
+EVICT = (
+    "SELECT fencing.evict(CAST(:resource AS text), CAST(:token AS bigint), "
+    "to_timestamp(CAST(:since AS double precision)))"
+)
+VERSIONS = "SELECT schema_version, oldest_client FROM fencing.versions()"
 
 
 def claim_item(resource: str, token: int, holder: str) -> str:

@@ -46,8 +46,10 @@ def enter(
 
 
 def run(connection: psycopg.Connection, statements: list[str]) -> None:
-    for statement in statements:
-        connection.execute(statement.encode())
+    """All of them in one transaction, or in the one in progress."""
+    with connection.transaction():
+        for statement in statements:
+            connection.execute(statement.encode())
 
 
 def make_accounts(connection: psycopg.Connection) -> None:

@@ -48,7 +48,7 @@ def guards(connection: psycopg.Connection, table: str) -> dict[str, str]:
 def guard_functions(connection: psycopg.Connection) -> int:
     row = connection.execute(
         "SELECT count(*) FROM pg_proc WHERE pronamespace = 'fencing'::regnamespace "
-        "AND proname LIKE 'guard%'"
+        "AND proname LIKE 'guard@_%' ESCAPE '@'"
     ).fetchone()
     assert row is not None
     return row[0]
@@ -98,9 +98,10 @@ def test_a_guard_says_what_it_was_made_from(tables):
     ).fetchall()
     assert [json.loads(text) for (text,) in rows] == [
         {
-            "version": ddl.GUARD_VERSION,
+            "version": ddl.SCHEMA_VERSION,
             "resource": "it's \\ {{%}} :x é {id}",
             "operations": ["insert", "update"],
+            "mode": "enforce",
         }
     ] * 2
 
@@ -284,21 +285,42 @@ def test_a_stored_generated_column_is_accepted(admin):
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "why"),
     [
-        "CREATE VIEW a AS SELECT 1 AS id",
-        "CREATE MATERIALIZED VIEW a AS SELECT 1 AS id",
-        "CREATE TABLE a (id int) PARTITION BY LIST (id)",
-        "CREATE TABLE p (id int) PARTITION BY LIST (id); CREATE TABLE a PARTITION OF p DEFAULT",
-        "CREATE TABLE p (id int); CREATE TABLE a () INHERITS (p)",
-        "CREATE TABLE a (id int); CREATE TABLE c () INHERITS (a)",
-        "CREATE SEQUENCE a",
+        ("CREATE VIEW a AS SELECT 1 AS id", "only a table"),
+        ("CREATE MATERIALIZED VIEW a AS SELECT 1 AS id", "only a table"),
+        ("CREATE SEQUENCE a", "only a table"),
+        (
+            "CREATE TABLE p (id int) PARTITION BY LIST (id); CREATE TABLE a PARTITION OF p DEFAULT",
+            "part of public.p",
+        ),
+        ("CREATE TABLE p (id int); CREATE TABLE a () INHERITS (p)", "part of public.p"),
+        (
+            "CREATE TABLE a (id int); CREATE TABLE b (id int); CREATE TABLE c () INHERITS (a, b)",
+            "inherits from public.b as well",
+        ),
+        (
+            "CREATE EXTENSION file_fdw; "
+            "CREATE SERVER f FOREIGN DATA WRAPPER file_fdw; "
+            "CREATE TABLE a (id int) PARTITION BY LIST (id); "
+            "CREATE FOREIGN TABLE x PARTITION OF a DEFAULT SERVER f OPTIONS (filename '/dev/null')",
+            "part public.x is a foreign table",
+        ),
     ],
 )
-def test_only_an_ordinary_table_can_be_fenced(admin, make):
-    admin.execute(make)
-    with refused(UNFIT_TEMPLATE, match="only an ordinary table"):
+def test_what_would_leave_a_way_around_the_guard_is_refused(admin, make, why):
+    try:
+        admin.execute(make)
+    except psycopg.errors.FeatureNotSupported:
+        pytest.skip("this server has no file_fdw")
+    with refused(UNFIT_TEMPLATE, match=why):
         run(admin, ddl.fence_table("a", "a:{id}"))
+
+
+@pytest.mark.parametrize("table", ["fence", "floor", "maintenance"])
+def test_the_tables_of_the_schema_itself_are_not_fenced(admin, table):
+    with refused(UNFIT_TEMPLATE, match="belongs to fencing"):
+        run(admin, ddl.fence_table(table, "ledger", schema="fencing"))
 
 
 def test_fencing_needs_the_table_and_the_schema(admin):

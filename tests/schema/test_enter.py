@@ -104,8 +104,10 @@ def test_locks_are_taken_in_one_order_whatever_the_order_of_the_leases(connect, 
         wait_until_blocked(admin, session.info.backend_pid)
         held = admin.execute(
             "SELECT count(*) FILTER (WHERE granted), count(*) FROM pg_locks "
+            "JOIN unnest(%s::text[]) AS n "
+            "ON ((classid::bigint << 32) | objid::bigint) = fencing.lock_key(n) "
             "WHERE locktype = 'advisory' AND pid = %s",
-            (session.info.backend_pid,),
+            (names, session.info.backend_pid),
         ).fetchone()
         session.cancel_safe()
         thread.join()

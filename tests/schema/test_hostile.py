@@ -108,11 +108,14 @@ def test_whatever_runs_with_its_owners_rights_has_its_search_path_pinned(account
     definers = {name for name, definer, _ in rows if definer}
     assert {name for name in definers if not name.startswith("guard_")} == {
         "admit",
+        "end_maintenance",
         "enter",
         "mark",
+        "observe",
+        "refuse_truncate",
         "require",
     }
-    assert len(definers) == 5
+    assert "guard_accounts" in definers
     assert all(pinned for _, definer, pinned in rows if definer)
 
 
@@ -171,8 +174,20 @@ OUT_OF_REACH = [
     "LOCK fencing.fence",
     "SELECT fencing.require('public.accounts', ARRAY['account:42'])",
     "SELECT fencing.stamp()",
-    "SELECT fencing.lock_key('x')",
-    "SELECT fencing.refuse_stale('x', 1, 2)",
+    "SELECT fencing.observe('public.accounts', ARRAY['account:42'])",
+    "SELECT fencing.maintain('accounts')",
+    "SELECT fencing.is_maintained('public.accounts')",
+    "SELECT fencing.raise_maintained(ARRAY['account:42'])",
+    "INSERT INTO fencing.maintenance VALUES (pg_current_xact_id(), 'public.accounts')",
+    "SELECT fencing.raise_fence('account:42', 7)",
+    "SELECT * FROM fencing.prune('2 hours')",
+    "UPDATE fencing.floor SET token = 9",
+    "SELECT * FROM fencing.floor",
+    "SELECT * FROM fencing.fences",
+    "SELECT fencing.fence_table('accounts', 'x')",
+    "SELECT fencing.alter_fence('accounts', p_mode => 'observe')",
+    "SELECT fencing.unfence_table('accounts')",
+    "SELECT fencing.refresh_guards()",
     "SELECT fencing.check_template('accounts'::regclass, ARRAY['id'])",
     "CREATE TABLE fencing.mine (id int)",
     "ALTER TABLE accounts DISABLE TRIGGER fencing_update",

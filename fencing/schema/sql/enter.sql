@@ -8,7 +8,7 @@
 --
 --   Sets, for this transaction only and never longer than they are, the limits that end it when
 --   its holder is paused, so that a successor need not wait for ever.
-CREATE FUNCTION fencing.enter(p_leases text, p_limit_ms integer) RETURNS void
+CREATE OR REPLACE FUNCTION fencing.enter(p_leases text, p_limit_ms integer) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $fencing$
 DECLARE
@@ -41,13 +41,14 @@ BEGIN
         IF p_limit_ms IS NOT NULL AND (v_lock_ms = 0 OR v_lock_ms > v_limit) THEN
             PERFORM set_config('lock_timeout', CAST(v_limit AS text), true);
         END IF;
-        PERFORM pg_advisory_xact_lock_shared(v_lease.key);
+        PERFORM pg_advisory_xact_lock_shared(v_lease.key),
+                pg_advisory_xact_lock_shared(fencing.identity_key(v_lease.resource));
         SELECT f.token, f.holder INTO v_mark, v_holder
             FROM fencing.fence AS f WHERE f.resource = v_lease.resource;
-        IF v_mark IS NULL OR v_mark < v_lease.token THEN
-            PERFORM fencing.refuse_unadmitted(v_lease.resource, v_lease.token);
-        ELSIF v_mark > v_lease.token OR v_holder IS DISTINCT FROM v_lease.holder THEN
-            PERFORM fencing.refuse_stale(v_lease.resource, v_lease.token, v_mark);
+        IF v_mark = v_lease.token AND v_holder = v_lease.holder THEN
+            NULL;
+        ELSE
+            PERFORM fencing.refuse_presented(NULL, v_lease.resource, v_lease.token);
         END IF;
         v_claim := concat(v_claim, ' ', encode(convert_to(v_lease.resource, 'UTF8'), 'hex'),
                           '=', v_lease.token, '.', v_lease.holder);

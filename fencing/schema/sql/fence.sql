@@ -14,25 +14,25 @@
 -- require trusts neither: it locks the fence row itself, so that under an old snapshot
 -- (REPEATABLE READ, SERIALIZABLE) an overtaken holder fails as well.
 --
--- Every function that a caller reaches is SECURITY DEFINER with a pinned search_path: callers
--- need no right on the fence, and no operator or function of theirs is ever looked up.
+-- Every function that an application reaches is SECURITY DEFINER with a pinned search_path, or
+-- needs no right at all: callers need none on the fence, and no operator or function of theirs is
+-- ever looked up.
 --
 -- Settings:   fencing.claim   what this transaction has presented, transaction-local:
 --                             "<stamp> <hex of resource>=<token>.<holder> ..."
 -- SQLSTATEs:  see names.py; class ZF is outside the range that the SQL standard reserves.
 -- Units:      every argument named *_ms is in milliseconds.
 --
--- A line "--;" ends a statement. Neither a percent sign nor a colon before a name may appear in
--- this file: migration tools read them.
+-- A line "--;" ends a statement. Every statement may run on an older version of the schema, and
+-- brings it to this one: installing and upgrading are one script, so they cannot differ. Neither a
+-- percent sign nor a colon before a name may appear: migration tools read them.
 
-CREATE SCHEMA fencing
---;
 COMMENT ON SCHEMA fencing IS
     'Fencing tokens: refuses writes of overtaken lock holders. Do not change by hand.'
 --;
 
 -- fillfactor leaves room for HOT updates: an admission changes no indexed column.
-CREATE TABLE fencing.fence (
+CREATE TABLE IF NOT EXISTS fencing.fence (
     resource        text COLLATE "C" PRIMARY KEY,
     token           bigint NOT NULL,
     holder          text NOT NULL,
@@ -52,16 +52,54 @@ COMMENT ON TABLE fencing.fence IS
     'One row a resource: the largest fencing token admitted, and the holder it was admitted for'
 --;
 
--- A CHECK cannot see the old row, so this trigger copies it into the new one; whatever an UPDATE
--- wrote into previous_* by hand is overwritten.
-CREATE FUNCTION fencing.remember_previous() RETURNS trigger
+-- What remains of fences that were pruned: no token at or below the floor of its bucket is ever
+-- admitted again. In buckets, so that one outlier does not raise the floor of every resource.
+CREATE TABLE IF NOT EXISTS fencing.floor (
+    bucket smallint PRIMARY KEY,
+    token  bigint NOT NULL DEFAULT 0
+) WITH (fillfactor = 50)
+--;
+COMMENT ON TABLE fencing.floor IS
+    'The largest token among the fences that were pruned, by a hash of the resource'
+--;
+-- All of them from the start: a new fence locks its bucket's row, so there has to be one.
+INSERT INTO fencing.floor (bucket) SELECT n FROM generate_series(0, 1023) AS n
+    ON CONFLICT (bucket) DO NOTHING
+--;
+
+-- The resource's row of fencing.floor.
+CREATE OR REPLACE FUNCTION fencing.bucket(p_resource text) RETURNS smallint
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+AS $fencing$
+    SELECT CAST(pg_catalog.hashtextextended(p_resource COLLATE "C", 6073415) & 1023 AS smallint)
+$fencing$
+--;
+-- The largest token that must not be admitted for a resource without a fence.
+CREATE OR REPLACE FUNCTION fencing.floor_of(p_resource text) RETURNS bigint
+LANGUAGE sql STABLE STRICT
+AS $fencing$
+    SELECT f.token FROM fencing.floor AS f WHERE f.bucket = fencing.bucket(p_resource)
+$fencing$
+--;
+
+-- A CHECK cannot see the old row, so this trigger copies it into the new one; whatever was written
+-- into previous_* by hand is overwritten. The old row of a new fence is the floor.
+CREATE OR REPLACE FUNCTION fencing.remember_previous() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $fencing$
 BEGIN
+    IF TG_OP = 'INSERT' THEN
+        -- Locked, since a fence of that name may be being pruned: until that is committed, the
+        -- floor does not tell of it. Under an old snapshot the lock itself fails.
+        SELECT f.token INTO NEW.previous_token FROM fencing.floor AS f
+            WHERE f.bucket = fencing.bucket(NEW.resource) FOR SHARE;
+        NEW.previous_holder := '';
+        RETURN NEW;
+    END IF;
     IF NEW.resource IS DISTINCT FROM OLD.resource THEN
         RAISE EXCEPTION USING
             ERRCODE = 'ZF007',
-            MESSAGE = 'the fence of "' || OLD.resource || '" cannot be renamed',
+            MESSAGE = concat('the fence of "', OLD.resource, '" cannot be renamed'),
             HINT = 'Renaming a fence would let older tokens in again.';
     END IF;
     NEW.previous_token := OLD.token;
@@ -70,31 +108,63 @@ BEGIN
 END
 $fencing$
 --;
-CREATE FUNCTION fencing.keep_fence() RETURNS trigger
+-- A fence goes only when its floor keeps what it kept, and nobody acts under it.
+CREATE OR REPLACE FUNCTION fencing.keep_fence() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $fencing$
 BEGIN
+    IF TG_OP = 'DELETE' THEN
+        IF fencing.floor_of(OLD.resource) >= OLD.token
+            AND pg_try_advisory_xact_lock(fencing.lock_key(OLD.resource))
+        THEN
+            RETURN OLD;
+        END IF;
+    END IF;
     RAISE EXCEPTION USING
         ERRCODE = 'ZF007',
-        MESSAGE = 'a fence cannot be removed (' || TG_OP || ' on fencing.fence)',
-        HINT = 'Removing a fence would let older tokens in again.';
+        MESSAGE = concat('a fence cannot be removed (', TG_OP, ' on fencing.fence)'),
+        HINT = 'Removing a fence would let older tokens in again. Fences that nobody has used for '
+               'long are pruned with fencing.prune().';
 END
 $fencing$
 --;
-CREATE TRIGGER fence_remember_previous BEFORE UPDATE ON fencing.fence
-    FOR EACH ROW EXECUTE FUNCTION fencing.remember_previous()
---;
-CREATE TRIGGER fence_keep_rows BEFORE DELETE ON fencing.fence
-    FOR EACH ROW EXECUTE FUNCTION fencing.keep_fence()
---;
-CREATE TRIGGER fence_keep_table BEFORE TRUNCATE ON fencing.fence
-    FOR EACH STATEMENT EXECUTE FUNCTION fencing.keep_fence()
+CREATE OR REPLACE FUNCTION fencing.keep_floor() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $fencing$
+BEGIN
+    IF TG_OP = 'UPDATE' THEN
+        IF NEW.bucket = OLD.bucket AND NEW.token >= OLD.token THEN
+            RETURN NEW;
+        END IF;
+    END IF;
+    RAISE EXCEPTION USING
+        ERRCODE = 'ZF007',
+        MESSAGE = concat('a floor is only ever raised (', TG_OP, ' on fencing.floor)'),
+        HINT = 'Lowering it would let tokens in again that are older than a pruned fence.';
+END
+$fencing$
 --;
 -- ALWAYS: session_replication_role must not switch them off.
-ALTER TABLE fencing.fence ENABLE ALWAYS TRIGGER fence_remember_previous
+DO $fencing$
+DECLARE
+    v_trigger record;
+BEGIN
+    FOR v_trigger IN
+        SELECT * FROM (VALUES
+            ('fence_remember_previous', 'BEFORE INSERT OR UPDATE', 'fence', 'ROW', 'remember_previous'),
+            ('fence_keep_rows', 'BEFORE DELETE', 'fence', 'ROW', 'keep_fence'),
+            ('fence_keep_table', 'BEFORE TRUNCATE', 'fence', 'STATEMENT', 'keep_fence'),
+            ('floor_keep_rows', 'BEFORE UPDATE OR DELETE', 'floor', 'ROW', 'keep_floor'),
+            ('floor_keep_table', 'BEFORE TRUNCATE', 'floor', 'STATEMENT', 'keep_floor')
+        ) AS t(name, event, on_table, level, function)
+    LOOP
+        EXECUTE pg_catalog.concat(
+            'CREATE OR REPLACE TRIGGER ', v_trigger.name, ' ', v_trigger.event,
+            ' ON fencing.', v_trigger.on_table, ' FOR EACH ', v_trigger.level,
+            ' EXECUTE FUNCTION fencing.', v_trigger.function, '()');
+        EXECUTE pg_catalog.concat(
+            'ALTER TABLE fencing.', v_trigger.on_table, ' ENABLE ALWAYS TRIGGER ', v_trigger.name);
+    END LOOP;
+END
+$fencing$
 --;
-ALTER TABLE fencing.fence ENABLE ALWAYS TRIGGER fence_keep_rows
---;
-ALTER TABLE fencing.fence ENABLE ALWAYS TRIGGER fence_keep_table
---;
-

@@ -4,34 +4,32 @@
 --   touched: each must be in this transaction's claim, and the claim must be what the fence
 --   says, read under a lock that holds until this transaction ends.
 --   raises     ZF001 stale, ZF002 unfenced, ZF003 not admitted
-CREATE FUNCTION fencing.require(p_table text, p_resources text[]) RETURNS void
+CREATE OR REPLACE FUNCTION fencing.require(p_table text, p_resources text[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $fencing$
 DECLARE
-    v_claim     text := coalesce(current_setting('fencing.claim', true), '');
-    v_resource  text;
-    v_claimed   text;
-    v_presented bigint;
-    v_token     bigint;
-    v_holder    text;
+    v_claim      text := coalesce(current_setting('fencing.claim', true), '');
+    v_resource   text;
+    v_claimed    text;
+    v_token      bigint;
+    v_holder     text;
+    v_maintained boolean; -- asked once, and only for a write that would be refused
+    v_raise      text[] := '{}';
 BEGIN
     IF NOT starts_with(v_claim, fencing.stamp() || ' ') THEN
         v_claim := '';
     END IF;
     FOREACH v_resource IN ARRAY p_resources LOOP
-        IF v_resource IS NULL THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'ZF002',
-                MESSAGE = concat('unfenced write: a row of ', p_table, ' names no resource, since '
-                                 'a column of its template is NULL'),
-                DETAIL = jsonb_build_object('table', p_table, 'resource', NULL),
-                HINT = 'Make the columns that the resource template names NOT NULL.';
-        END IF;
         -- '' when this transaction claims no such resource.
-        v_claimed := split_part(split_part(
-            v_claim, ' ' || encode(convert_to(v_resource, 'UTF8'), 'hex') || '=', 2), ' ', 1);
+        v_claimed := coalesce(split_part(split_part(
+            v_claim, ' ' || encode(convert_to(v_resource, 'UTF8'), 'hex') || '=', 2), ' ', 1), '');
         IF v_claimed = '' THEN
-            PERFORM fencing.refuse_unfenced(p_table, v_resource);
+            v_maintained := coalesce(v_maintained, fencing.is_maintained(p_table));
+            IF NOT v_maintained THEN
+                PERFORM fencing.refuse('ZF002', p_table, v_resource, NULL, NULL);
+            END IF;
+            v_raise := v_raise || v_resource;
+            CONTINUE;
         END IF;
         -- One index probe a resource. FOR SHARE: no admission can commit between this check and
         -- the end of this transaction, and under an old snapshot the lock itself fails.
@@ -39,15 +37,103 @@ BEGIN
             FROM fencing.fence AS f WHERE f.resource = v_resource FOR SHARE;
         CONTINUE WHEN FOUND AND concat(v_token, '.', v_holder) = v_claimed;
         IF v_claimed !~ '^[0-9]{1,16}[.]' THEN -- no entry has written that
-            PERFORM fencing.refuse_unfenced(p_table, v_resource);
+            PERFORM fencing.refuse('ZF002', p_table, v_resource, NULL, NULL);
         END IF;
-        v_presented := CAST(split_part(v_claimed, '.', 1) AS bigint);
-        IF v_token IS NULL OR v_token < v_presented THEN
-            PERFORM fencing.refuse_unadmitted(v_resource, v_presented);
-        END IF;
-        PERFORM fencing.refuse_stale(v_resource, v_presented, v_token);
+        PERFORM fencing.refuse_presented(
+            p_table, v_resource, CAST(split_part(v_claimed, '.', 1) AS bigint));
     END LOOP;
+    IF v_raise <> '{}' THEN
+        PERFORM fencing.raise_maintained(v_raise);
+    END IF;
 END
 $fencing$
 --;
 
+-- observe(table_name, resources) -> void
+--
+--   require, for a table whose guard only observes: what it would refuse is reported in a NOTICE
+--   with the same code, text and detail. Locks nothing, waits for nothing, refuses nothing. At
+--   most 100 notices a statement; the last one counts the others in "more".
+CREATE OR REPLACE FUNCTION fencing.observe(p_table text, p_resources text[]) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $fencing$
+DECLARE
+    v_claim     text := coalesce(current_setting('fencing.claim', true), '');
+    v_resource  text;
+    v_claimed   text;
+    v_token     bigint;
+    v_code      text;
+    v_mark      bigint;
+    v_said      record;
+    v_last      record;
+    v_last_code text;
+    v_count     integer := 0;
+BEGIN
+    IF NOT starts_with(v_claim, fencing.stamp() || ' ') THEN
+        v_claim := '';
+    END IF;
+    FOREACH v_resource IN ARRAY p_resources LOOP
+        v_claimed := coalesce(split_part(split_part(
+            v_claim, ' ' || encode(convert_to(v_resource, 'UTF8'), 'hex') || '=', 2), ' ', 1), '');
+        v_code := 'ZF002';
+        v_token := NULL;
+        v_mark := NULL;
+        IF v_claimed ~ '^[0-9]{1,16}[.]' THEN
+            CONTINUE WHEN EXISTS (
+                SELECT FROM fencing.fence AS f
+                WHERE f.resource = v_resource AND concat(f.token, '.', f.holder) = v_claimed);
+            v_token := CAST(split_part(v_claimed, '.', 1) AS bigint);
+            SELECT j.code, j.mark INTO v_code, v_mark FROM fencing.judge(v_resource, v_token) AS j;
+        END IF;
+        IF v_count = 0 AND fencing.is_maintained(p_table) THEN
+            RETURN;
+        END IF;
+        SELECT * INTO v_said FROM fencing.explain(v_code, p_table, v_resource, v_token, v_mark);
+        v_count := v_count + 1;
+        IF v_count < 100 THEN
+            RAISE NOTICE USING
+                ERRCODE = v_code, MESSAGE = v_said.message, DETAIL = v_said.detail,
+                HINT = v_said.hint;
+        ELSE
+            v_last := v_said;
+            v_last_code := v_code;
+        END IF;
+    END LOOP;
+    IF v_count >= 100 THEN
+        RAISE NOTICE USING
+            ERRCODE = v_last_code, MESSAGE = v_last.message,
+            DETAIL = v_last.detail || jsonb_build_object('more', v_count - 100),
+            HINT = v_last.hint;
+    END IF;
+END
+$fencing$
+--;
+
+-- refuse_truncate(table_name, mode): TRUNCATE, where a template names columns
+CREATE OR REPLACE FUNCTION fencing.refuse_truncate(p_table text, p_mode text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $fencing$
+DECLARE
+    v_message text := concat(
+        'unfenced write: TRUNCATE of ', p_table,
+        ' removes rows of every resource, and no lease covers them all');
+    v_detail  jsonb := jsonb_build_object('table', p_table, 'resource', NULL);
+    v_hint    text := 'DELETE the rows of the resources that are held, or use fenced_maintenance.';
+BEGIN
+    IF fencing.is_maintained(p_table) THEN
+        -- Nobody knows whose rows they were; so every holder of any of them has to be overtaken.
+        RAISE EXCEPTION USING
+            ERRCODE = 'ZF002',
+            MESSAGE = concat(v_message, ', not even in maintenance'),
+            DETAIL = v_detail,
+            HINT = 'DELETE FROM the table instead: that raises the fence of each row.';
+    ELSIF p_mode = 'observe' THEN
+        RAISE NOTICE USING
+            ERRCODE = 'ZF002', MESSAGE = v_message, DETAIL = v_detail, HINT = v_hint;
+    ELSE
+        RAISE EXCEPTION USING
+            ERRCODE = 'ZF002', MESSAGE = v_message, DETAIL = v_detail, HINT = v_hint;
+    END IF;
+END
+$fencing$
+--;
