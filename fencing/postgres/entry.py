@@ -1,0 +1,161 @@
+"""``enter``: a transaction presents its leases; and what is remembered of it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, overload
+
+import psycopg
+
+from fencing.errors import FencingUsageError
+from fencing.postgres.statements import (
+    ENTER,
+    async_cursor,
+    async_pipeline,
+    check_connection,
+    check_leases,
+    cursor,
+    entry_values,
+    is_idle,
+    pipeline,
+    raise_if_unfit,
+)
+from fencing.postgres.verdict import resolve, resolve_async
+from fencing.presented import Presented
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterator
+
+    from fencing.lease import BaseLease
+    from fencing.postgres.statements import AnyConnection
+
+__all__ = ["Entry", "enter", "latest_entry", "open_blocks"]
+
+
+class Entry(Presented):
+    """What one transaction of a connection has presented.
+
+    Attributes:
+        in_block: Whether the block of :func:`fencing.postgres.transaction` that began it has not
+            ended. When a transaction that was only entered ends, nobody tells us.
+    """
+
+    def __init__(self, connection: AnyConnection, leases: tuple[BaseLease, ...]) -> None:
+        super().__init__(leases, backend_pid=connection.info.backend_pid)
+        self.in_block = False
+
+    def note_on(self, connection: AnyConnection) -> None:
+        """It is the latest of its connection."""
+        with _lock:
+            _entries[connection] = self
+
+
+_entries: weakref.WeakKeyDictionary[AnyConnection, Entry] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def latest_entry(connection: AnyConnection) -> Entry | None:
+    """What was last presented on a connection, in a transaction that may have ended."""
+    return _entries.get(connection)
+
+
+def open_blocks(resource: str) -> Iterator[tuple[Entry, BaseLease]]:
+    """The open transaction blocks that have presented a lease on a resource."""
+    with _lock:
+        entries = [entry for c, entry in _entries.items() if entry.in_block and not c.closed]
+    for entry in entries:
+        lease = entry.lease_on(resource)
+        if lease is not None:
+            yield entry, lease
+
+
+def _forget_in_child() -> None:
+    # The transactions are the parent's, and the lock may be held by a thread that is not here.
+    global _lock  # noqa: PLW0603
+    _lock = threading.Lock()
+    _entries.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)
+
+
+@overload
+def enter(connection: psycopg.Connection[Any], *leases: BaseLease) -> None: ...
+@overload
+def enter(connection: psycopg.AsyncConnection[Any], *leases: BaseLease) -> Awaitable[None]: ...
+def enter(connection: AnyConnection, *leases: BaseLease) -> Awaitable[None] | None:
+    """Present leases in a transaction that somebody else begins and ends.
+
+    It belongs before the transaction's first read. Outside a transaction it begins one, as any
+    statement does, in the same message; not in autocommit mode, where it would end at once. The
+    server ends the transaction when the trust that is left in the leases now is used up. Commit
+    and errors stay with whoever manages the transaction; see :func:`errors_translated`, and
+    :func:`transaction` for a block that does all of it.
+
+    Args:
+        connection: The connection; awaited if it is asynchronous.
+        leases: Admitted leases, at least one: all that the transaction needs, since each call
+            replaces what was presented before.
+
+    Raises:
+        StaleFenceError: A newer holder has been admitted.
+        UnfencedWriteError: A lease was never admitted in this database.
+        LeaseLostError: A lease is over; nothing was sent.
+        GuardNotInstalledError: The database has no schema ``fencing``.
+        FencingUsageError: The connection is in autocommit mode and in no transaction, or cannot
+            be used now.
+        TypeError: An argument is of the wrong type.
+        ValueError: Two leases are on one resource.
+    """
+    check_connection(connection, "enter")
+    check_leases(leases, "enter")
+    if isinstance(connection, psycopg.AsyncConnection):
+        return _enter_async(connection, leases)
+    entry = _prepare(connection, leases)
+    try:
+        if is_idle(connection):
+            with pipeline(connection):
+                cursor(connection).execute(ENTER, entry_values(entry))
+        else:
+            cursor(connection).execute(ENTER, entry_values(entry))
+    except psycopg.Error as error:
+        typed = resolve(error, entry, connection)
+        if typed is None:
+            raise
+        raise typed from error
+    entry.note_on(connection)
+    return None
+
+
+async def _enter_async(
+    connection: psycopg.AsyncConnection[Any], leases: tuple[BaseLease, ...]
+) -> None:
+    entry = _prepare(connection, leases)
+    try:
+        if is_idle(connection):
+            async with async_pipeline(connection):
+                await async_cursor(connection).execute(ENTER, entry_values(entry))
+        else:
+            await async_cursor(connection).execute(ENTER, entry_values(entry))
+    except psycopg.Error as error:
+        typed = await resolve_async(error, entry, connection)
+        if typed is None:
+            raise
+        raise typed from error
+    entry.note_on(connection)
+
+
+def _prepare(connection: AnyConnection, leases: tuple[BaseLease, ...]) -> Entry:
+    raise_if_unfit(connection, "enter")
+    if connection.autocommit and is_idle(connection):
+        raise FencingUsageError(
+            "postgres.enter() was given a connection in autocommit mode and in no transaction, "
+            "where what is presented would be over at once; begin a transaction first, or use "
+            "postgres.transaction()"
+        )
+    for lease in leases:
+        lease.raise_if_over()
+    return Entry(connection, leases)

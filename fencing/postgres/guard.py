@@ -1,0 +1,399 @@
+"""``PsycopgGuard`` and ``AsyncPsycopgGuard``, side by side."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import psycopg
+
+from fencing.clock import now
+from fencing.errors import LockNotAcquiredError
+from fencing.held import Held
+from fencing.lease import AsyncLease, BaseLease, Lease
+from fencing.performing import perform, perform_async
+from fencing.plan import acquire_admitted, admit_lease, not_granted
+from fencing.postgres.admission import (
+    read_mark,
+    read_mark_async,
+    send_admission,
+    send_admission_async,
+)
+from fencing.postgres.connections import AsyncConnections, Connections, check_source
+from fencing.postgres.entry import open_blocks
+from fencing.request import AcquireRequest
+from fencing.service import Acquisition, check_service
+from fencing.slots import NoSlotError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+    from fencing.postgres.connections import AsyncSource, Source
+    from fencing.postgres.entry import Entry
+    from fencing.service import AsyncLockService, LockService
+
+__all__ = ["AsyncPsycopgGuard", "PsycopgGuard"]
+
+_log = logging.getLogger("fencing")
+
+T = TypeVar("T")
+
+_GRACE = 1.0
+"""How long one that does not wait waits for a connection, in seconds: others use it briefly."""
+
+
+class Scope:
+    """The ``with`` block of a guarded lease; nothing is ambient in it."""
+
+    raises_loss = False
+
+    def __init__(self, lease: BaseLease, databases: Sequence[BaseDatabase]) -> None:
+        self._lease = lease
+        self.databases = databases
+
+    def open(self) -> None:
+        """Nothing begins."""
+
+    def close(self) -> None:
+        """Warn of transactions that are still open."""
+        for database in self.databases:
+            for entry, lease in database.open_on(self._lease.resource):
+                if lease.holder == self._lease.holder:
+                    _log.warning(
+                        "a transaction begun under the lease on %r (token %d) is still open at "
+                        "the end of its block, as PostgreSQL backend %d of %s: it will not be "
+                        "committed, and the next holder waits for it; end its block first",
+                        lease.resource, lease.token, entry.backend_pid, database.name,
+                    )  # fmt: skip
+
+
+class BaseDatabase:
+    """A database of a guard, as plans know it."""
+
+    def __init__(self, source: object, name: str) -> None:
+        self.source = source
+        self.name = name
+
+    @property
+    def presentations(self) -> Self:
+        """What this process has open in it."""
+        return self
+
+    @property
+    def admissions(self) -> Self:
+        """Who admits leases in it."""
+        return self
+
+    def open_on(self, resource: str) -> Iterator[tuple[Entry, BaseLease]]:
+        """The open blocks under leases on a resource that were acquired for this database."""
+        for entry, lease in open_blocks(resource):
+            scope = lease.scope
+            if isinstance(scope, Scope) and any(d.source == self.source for d in scope.databases):
+                yield entry, lease
+
+
+class Database(BaseDatabase):
+    """Admissions on connections apart; a caller's own may be in a transaction."""
+
+    def __init__(self, source: Source, capacity: int) -> None:
+        super().__init__(source, check_source(source, "PsycopgGuard"))
+        self.connections = Connections(source, capacity)
+
+    def admit(self, lease: BaseLease, until: float) -> None:
+        """See :meth:`fencing.performing.PlannedAdmissions.admit`."""
+        self._do(
+            lambda connection: send_admission(connection, lease, until),
+            lease.resource,
+            max(until, now() + _GRACE),
+        )
+
+    def mark(self, resource: str) -> int | None:
+        """See :meth:`fencing.performing.PlannedAdmissions.mark`."""
+        return self._do(
+            lambda connection: read_mark(connection, resource), resource, now() + _GRACE
+        )
+
+    def _do(self, act: Callable[[psycopg.Connection[Any]], T], resource: str, patience: float) -> T:
+        try:
+            with self.connections.slots.slot(patience):
+                with self.connections.connection(patience) as connection:
+                    try:
+                        return act(connection)
+                    except psycopg.OperationalError:
+                        if not connection.closed:
+                            raise
+                # It had died while it was idle; to admit a lease again changes nothing.
+                with self.connections.connection(patience, fresh=True) as connection:
+                    return act(connection)
+        except NoSlotError as error:
+            raise error.as_error(resource) from error
+
+
+class AsyncDatabase(BaseDatabase):
+    """:class:`Database` for asyncio."""
+
+    def __init__(self, source: AsyncSource, capacity: int) -> None:
+        super().__init__(source, check_source(source, "AsyncPsycopgGuard"))
+        self.connections = AsyncConnections(source, capacity)
+
+    async def aadmit(self, lease: BaseLease, until: float) -> None:
+        """See :meth:`Database.admit`."""
+        await self._do(
+            lambda connection: send_admission_async(connection, lease, until),
+            lease.resource,
+            max(until, now() + _GRACE),
+        )
+
+    async def amark(self, resource: str) -> int | None:
+        """See :meth:`Database.mark`."""
+        return await self._do(
+            lambda connection: read_mark_async(connection, resource), resource, now() + _GRACE
+        )
+
+    async def _do(
+        self,
+        act: Callable[[psycopg.AsyncConnection[Any]], Awaitable[T]],
+        resource: str,
+        patience: float,
+    ) -> T:
+        try:
+            async with self.connections.slots.aslot(patience):
+                async with self.connections.connection(patience) as connection:
+                    try:
+                        return await act(connection)
+                    except psycopg.OperationalError:
+                        if not connection.closed:
+                            raise
+                async with self.connections.connection(patience, fresh=True) as connection:
+                    return await act(connection)
+        except NoSlotError as error:
+            raise error.as_error(resource) from error
+
+
+class PsycopgGuard:
+    """Locks, and databases that refuse whoever has been overtaken; without SQLAlchemy.
+
+    An acquisition locks, and then commits the lease's token in every database (admission), on
+    connections of the guard's own. Nothing presents the lease by itself: each transaction names
+    it, in :func:`fencing.postgres.transaction` or :func:`fencing.postgres.enter`.
+
+    Args:
+        locks: Who grants leases.
+        databases: Where to admit them, at least one: each an address of libpq's (``conninfo`` or
+            ``postgresql://...``), a ``psycopg_pool.ConnectionPool``, or a function without
+            parameters that returns a connection, or a context manager of one. A pool should be
+            one apart: in the one that callers work with, all its connections could be held by
+            callers that wait for one more.
+        max_connections: How many admissions may run at a time on connections that were made from
+            an address.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: An address cannot be read, or ``max_connections`` is less than 1.
+    """
+
+    def __init__(self, locks: LockService, *databases: Source, max_connections: int = 10) -> None:
+        if inspect.iscoroutinefunction(getattr(locks, "try_acquire", None)):
+            raise TypeError(
+                f"PsycopgGuard takes a synchronous lock service, not {type(locks).__name__}; use "
+                "AsyncPsycopgGuard with it"
+            )
+        check_service(locks)
+        _check_databases(databases, max_connections, "PsycopgGuard")
+        self.locks = locks
+        self.databases = tuple(Database(source, max_connections) for source in databases)
+        self._held = Held()
+
+    def acquire(
+        self,
+        resource: str,
+        *,
+        ttl: float = 30.0,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        owner: str | None = None,
+    ) -> Lease:
+        """Return an admitted lease; it has been acquired when this returns.
+
+        Args:
+            resource: What to protect: 1 to 512 bytes of UTF-8 without NUL.
+            ttl: Length of the lease, in seconds, from 0.01 to 24 hours.
+            blocking: Whether to wait while another holds it.
+            blocking_timeout: Longest wait, in seconds, for the lock and for open transactions of
+                earlier holders; ``None`` waits for the lock for as long as it takes. Open
+                transactions are waited for no longer than the lease lasts.
+            owner: A label for people; default: host, process, thread.
+
+        Returns:
+            A context manager, whose end releases it.
+
+        Raises:
+            LockNotAcquiredError: Not granted or not admitted in time; ``blocked_by`` names the
+                backends whose open transactions were in the way.
+            LockServiceError: The lock service could not be asked.
+            GuardNotInstalledError: A database has no schema ``fencing``.
+            TypeError: An argument is of the wrong type.
+            ValueError: An argument is out of its range.
+        """
+        request = AcquireRequest(
+            resource=resource, ttl=ttl, blocking=blocking,
+            blocking_timeout=blocking_timeout, owner=owner,
+        )  # fmt: skip
+        self._held.raise_if_held(resource)
+        lease = perform(acquire_admitted(request, self.databases), self.locks)
+        if lease is None:
+            raise not_granted(resource)
+        return self._hand_out(lease)
+
+    def try_acquire(
+        self, resource: str, *, ttl: float = 30.0, owner: str | None = None
+    ) -> Lease | None:
+        """:meth:`acquire` that never waits.
+
+        Returns:
+            An admitted lease; ``None`` when another holds it, or an open transaction of an
+            earlier holder is in the way.
+        """
+        request = AcquireRequest(resource=resource, ttl=ttl, blocking=False, owner=owner)
+        if resource in self._held:
+            return None
+        try:
+            lease = perform(acquire_admitted(request, self.databases), self.locks)
+        except LockNotAcquiredError:
+            return None
+        return None if lease is None else self._hand_out(lease)
+
+    def admit(self, lease: Lease) -> None:
+        """Admit a lease that was acquired elsewhere, in every database.
+
+        Args:
+            lease: A lease of any lock service.
+
+        Raises:
+            StaleFenceError: A newer holder has been admitted.
+            LockNotAcquiredError: Open transactions of earlier holders did not end in time.
+            LeaseLostError: The lease is over.
+        """
+        if not isinstance(lease, Lease):
+            raise TypeError(f"admit() takes a Lease, not {type(lease).__name__}")
+        perform(admit_lease(lease, self.databases), self.locks)
+
+    def close(self) -> None:
+        """Close the idle connections of admissions and lock service; the guard stays usable."""
+        for database in self.databases:
+            database.connections.close()
+        self.locks.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return _repr(self, self.databases)
+
+    def _hand_out(self, lease: Lease) -> Lease:
+        lease.scope = Scope(lease, self.databases)
+        self._held.note(lease)
+        return lease
+
+
+class AsyncPsycopgGuard:
+    """:class:`PsycopgGuard` for asyncio: over an async lock service, and psycopg's async pools.
+
+    Args:
+        locks: Who grants leases.
+        databases: As there; a function may also return ``AsyncConnection.connect(...)``.
+        max_connections: As there.
+    """
+
+    def __init__(
+        self, locks: AsyncLockService, *databases: AsyncSource, max_connections: int = 10
+    ) -> None:
+        if not inspect.iscoroutinefunction(getattr(locks, "try_acquire", None)):
+            raise TypeError(
+                f"AsyncPsycopgGuard takes an asynchronous lock service, not "
+                f"{type(locks).__name__}; use PsycopgGuard with it"
+            )
+        check_service(locks)
+        _check_databases(databases, max_connections, "AsyncPsycopgGuard")
+        self.locks = locks
+        self.databases = tuple(AsyncDatabase(source, max_connections) for source in databases)
+        self._held = Held()
+
+    def acquire(
+        self,
+        resource: str,
+        *,
+        ttl: float = 30.0,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        owner: str | None = None,
+    ) -> Acquisition:
+        """See :meth:`PsycopgGuard.acquire`; ``await`` it, or use it in ``async with``."""
+        request = AcquireRequest(
+            resource=resource, ttl=ttl, blocking=blocking,
+            blocking_timeout=blocking_timeout, owner=owner,
+        )  # fmt: skip
+
+        async def begin() -> AsyncLease:
+            self._held.raise_if_held(resource)
+            lease = await perform_async(acquire_admitted(request, self.databases), self.locks)
+            if lease is None:
+                raise not_granted(resource)
+            return self._hand_out(lease)
+
+        return Acquisition(begin)
+
+    async def try_acquire(
+        self, resource: str, *, ttl: float = 30.0, owner: str | None = None
+    ) -> AsyncLease | None:
+        """See :meth:`PsycopgGuard.try_acquire`."""
+        request = AcquireRequest(resource=resource, ttl=ttl, blocking=False, owner=owner)
+        if resource in self._held:
+            return None
+        try:
+            lease = await perform_async(acquire_admitted(request, self.databases), self.locks)
+        except LockNotAcquiredError:
+            return None
+        return None if lease is None else self._hand_out(lease)
+
+    async def admit(self, lease: AsyncLease) -> None:
+        """See :meth:`PsycopgGuard.admit`."""
+        if not isinstance(lease, AsyncLease):
+            raise TypeError(f"admit() takes an AsyncLease, not {type(lease).__name__}")
+        await perform_async(admit_lease(lease, self.databases), self.locks)
+
+    async def aclose(self) -> None:
+        """See :meth:`PsycopgGuard.close`."""
+        for database in self.databases:
+            await database.connections.aclose()
+        await self.locks.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        return _repr(self, self.databases)
+
+    def _hand_out(self, lease: AsyncLease) -> AsyncLease:
+        lease.scope = Scope(lease, self.databases)
+        self._held.note(lease)
+        return lease
+
+
+def _check_databases(databases: Sequence[object], max_connections: int, guard: str) -> None:
+    if not databases:
+        raise TypeError(f"{guard} takes at least one database: {guard}(locks, conninfo)")
+    if max_connections < 1:
+        raise ValueError(f"max_connections must be 1 or more, not {max_connections!r}")
+
+
+def _repr(guard: object, databases: Sequence[BaseDatabase]) -> str:
+    names = ", ".join(database.name for database in databases)
+    return f"<{type(guard).__name__} of {names}>"

@@ -1,0 +1,310 @@
+"""``transaction`` and ``errors_translated``: blocks under leases."""
+
+from __future__ import annotations
+
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+)
+from typing import TYPE_CHECKING, Any, overload
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from fencing.errors import FencingError, FencingUsageError
+from fencing.postgres.entry import Entry, latest_entry
+from fencing.postgres.statements import (
+    ENTER,
+    async_cursor,
+    async_pipeline,
+    check_connection,
+    check_leases,
+    cursor,
+    entry_values,
+    is_idle,
+    pipeline,
+    raise_if_unfit,
+)
+from fencing.postgres.verdict import driver_error, resolve, resolve_async
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from types import TracebackType
+
+    from fencing.lease import BaseLease
+    from fencing.postgres.statements import AnyConnection
+
+__all__ = ["errors_translated", "transaction"]
+
+
+@overload
+def transaction(
+    connection: psycopg.Connection[Any], *leases: BaseLease
+) -> AbstractContextManager[psycopg.Transaction]: ...
+@overload
+def transaction(
+    connection: psycopg.AsyncConnection[Any], *leases: BaseLease
+) -> AbstractAsyncContextManager[psycopg.AsyncTransaction]: ...
+def transaction(
+    connection: AnyConnection, *leases: BaseLease
+) -> (
+    AbstractContextManager[psycopg.Transaction]
+    | AbstractAsyncContextManager[psycopg.AsyncTransaction]
+):
+    """A block that is one transaction under leases: ``with``, or ``async with``.
+
+    ::
+
+        begin     BEGIN and entry, in one message
+        end       the leases' deadlines are checked once more, then COMMIT
+        error     ROLLBACK; a refusal of the database comes as an error of this package
+
+    Otherwise it is psycopg's own ``connection.transaction()``, in autocommit mode or not: blocks
+    of that inside it are savepoints, and an exception of the body wins. Statements in between are
+    not looked at; the server ends the transaction when the trust that was left in the leases at
+    its beginning is used up.
+
+    Args:
+        connection: A connection in no transaction.
+        leases: Admitted leases, at least one: all that the transaction needs.
+
+    Returns:
+        A context manager, whose value is psycopg's ``Transaction``.
+
+    Raises:
+        StaleFenceError: A newer holder has been admitted.
+        UnfencedWriteError: A guarded row was written whose lease was not presented, or a lease
+            was never admitted.
+        LeaseLostError: A lease is over: nothing was begun, or nothing was committed.
+        GuardNotInstalledError: The database has no schema ``fencing``.
+        FencingUsageError: A transaction has begun already, or the connection cannot be used now.
+        TypeError: An argument is of the wrong type.
+        ValueError: Two leases are on one resource.
+    """
+    check_connection(connection, "transaction")
+    check_leases(leases, "transaction")
+    if isinstance(connection, psycopg.AsyncConnection):
+        return _AsyncBlock(connection, leases)
+    return _Block(connection, leases)
+
+
+class _BaseBlock:
+    def __init__(self, leases: tuple[BaseLease, ...]) -> None:
+        self._leases = leases
+        self._presented: Entry | None = None
+
+    def _prepare(self, connection: AnyConnection) -> Entry:
+        if self._presented is not None:
+            raise FencingUsageError("a postgres.transaction() block can be used only once")
+        raise_if_unfit(connection, "transaction")
+        if not is_idle(connection):
+            raise FencingUsageError(
+                "postgres.transaction() was given a connection in a transaction; a lease is "
+                "presented in a transaction's first statement, so commit or roll back first, or "
+                "call postgres.enter(connection, lease) where the transaction begins"
+            )
+        for lease in self._leases:
+            lease.raise_if_over()
+        entry = Entry(connection, self._leases)
+        self._presented = entry
+        return entry
+
+    @property
+    def _entry(self) -> Entry:
+        assert self._presented is not None  # noqa: S101 - the block was entered
+        return self._presented
+
+    def _may_commit(self, connection: AnyConnection) -> None:
+        """Raise if the transaction has outlived its trust, or has failed."""
+        lease = self._entry.lease_over
+        try:
+            if lease is not None:
+                lease.raise_if_over()
+            if connection.pgconn.transaction_status == TransactionStatus.INERROR:
+                # PostgreSQL answers COMMIT with a ROLLBACK here, and psycopg with success.
+                raise psycopg.errors.InFailedSqlTransaction(
+                    "the transaction has failed, and its error was not raised out of the block; "
+                    "catch errors outside it, or inside a savepoint: connection.transaction()"
+                )
+        except (FencingError, psycopg.Error) as error:
+            error.add_note("fencing: COMMIT was not sent; nothing of this transaction is committed")
+            raise
+        self._entry.committing = True
+
+
+class _Block(_BaseBlock, AbstractContextManager[psycopg.Transaction]):
+    def __init__(self, connection: psycopg.Connection[Any], leases: tuple[BaseLease, ...]) -> None:
+        super().__init__(leases)
+        self._connection = connection
+        self._transaction = psycopg.Transaction(connection)
+
+    def __enter__(self) -> psycopg.Transaction:
+        entry = self._prepare(self._connection)
+        begun = False
+        try:
+            with pipeline(self._connection):
+                self._transaction.__enter__()
+                begun = True
+                cursor(self._connection).execute(ENTER, entry_values(entry))
+        except BaseException as error:
+            if begun:
+                self._transaction.__exit__(type(error), error, error.__traceback__)
+            self._raise_typed(error)
+            raise
+        entry.note_on(self._connection)
+        entry.in_block = True
+        return self._transaction
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        body: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        try:
+            if body is not None:
+                swallowed = self._transaction.__exit__(kind, body, traceback)
+                if not swallowed:
+                    self._raise_typed(body)
+                return swallowed
+            try:
+                self._may_commit(self._connection)
+            except BaseException as error:
+                self._transaction.__exit__(type(error), error, error.__traceback__)
+                raise
+            try:
+                return self._transaction.__exit__(None, None, None)
+            except psycopg.Error as error:
+                self._raise_typed(error)
+                raise
+        finally:
+            self._entry.in_block = False
+
+    def _raise_typed(self, error: BaseException) -> None:
+        if isinstance(error, psycopg.Error):
+            typed = resolve(error, self._entry, self._connection)
+            if typed is not None:
+                raise typed from error
+
+
+class _AsyncBlock(_BaseBlock, AbstractAsyncContextManager[psycopg.AsyncTransaction]):
+    def __init__(
+        self, connection: psycopg.AsyncConnection[Any], leases: tuple[BaseLease, ...]
+    ) -> None:
+        super().__init__(leases)
+        self._connection = connection
+        self._transaction = psycopg.AsyncTransaction(connection)
+
+    async def __aenter__(self) -> psycopg.AsyncTransaction:
+        entry = self._prepare(self._connection)
+        begun = False
+        try:
+            async with async_pipeline(self._connection):
+                await self._transaction.__aenter__()
+                begun = True
+                await async_cursor(self._connection).execute(ENTER, entry_values(entry))
+        except BaseException as error:
+            if begun:
+                await self._transaction.__aexit__(type(error), error, error.__traceback__)
+            await self._raise_typed(error)
+            raise
+        entry.note_on(self._connection)
+        entry.in_block = True
+        return self._transaction
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        body: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        try:
+            if body is not None:
+                swallowed = await self._transaction.__aexit__(kind, body, traceback)
+                if not swallowed:
+                    await self._raise_typed(body)
+                return swallowed
+            try:
+                self._may_commit(self._connection)
+            except BaseException as error:
+                await self._transaction.__aexit__(type(error), error, error.__traceback__)
+                raise
+            try:
+                return await self._transaction.__aexit__(None, None, None)
+            except psycopg.Error as error:
+                await self._raise_typed(error)
+                raise
+        finally:
+            self._entry.in_block = False
+
+    async def _raise_typed(self, error: BaseException) -> None:
+        if isinstance(error, psycopg.Error):
+            typed = await resolve_async(error, self._entry, self._connection)
+            if typed is not None:
+                raise typed from error
+
+
+@overload
+def errors_translated(connection: psycopg.Connection[Any]) -> AbstractContextManager[None]: ...
+@overload
+def errors_translated(
+    connection: psycopg.AsyncConnection[Any],
+) -> AbstractAsyncContextManager[None]: ...
+def errors_translated(
+    connection: AnyConnection,
+) -> AbstractContextManager[None] | AbstractAsyncContextManager[None]:
+    """A block out of which refusals come as errors of this package.
+
+    For code that manages its transactions itself and calls :func:`enter` in them; the block goes
+    around the whole transaction, its COMMIT included. It also knows errors that were made of
+    psycopg's, as Django's are. Everything else passes as it is.
+
+    Args:
+        connection: The connection; ``async with`` if it is asynchronous.
+
+    Raises:
+        StaleFenceError: A newer holder has been admitted, or the session was ended and one has.
+        UnfencedWriteError: A guarded row was written whose lease was not presented.
+        LeaseExpiredError: The server has ended the session when the lease's trust was used up.
+        GuardNotInstalledError: The database has no schema ``fencing``.
+        TypeError: An argument is of the wrong type.
+    """
+    check_connection(connection, "errors_translated")
+    if isinstance(connection, psycopg.AsyncConnection):
+        return _translated_async(connection)
+    return _translated(connection)
+
+
+@contextmanager
+def _translated(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    over = _entry_that_is_over(connection)
+    try:
+        yield
+    except Exception as error:
+        cause = driver_error(error)
+        entry = latest_entry(connection)
+        typed = cause and resolve(cause, None if entry is over else entry, connection)
+        if not typed:
+            raise
+        raise typed from error
+
+
+@asynccontextmanager
+async def _translated_async(connection: psycopg.AsyncConnection[Any]) -> AsyncIterator[None]:
+    over = _entry_that_is_over(connection)
+    try:
+        yield
+    except Exception as error:
+        cause = driver_error(error)
+        entry = latest_entry(connection)
+        typed = cause and await resolve_async(cause, None if entry is over else entry, connection)
+        if not typed:
+            raise
+        raise typed from error
+
+
+def _entry_that_is_over(connection: AnyConnection) -> Entry | None:
+    """What was presented in a transaction before; its leases say nothing about the next."""
+    return latest_entry(connection) if is_idle(connection) else None
