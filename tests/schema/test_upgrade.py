@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 
 from fencing.schema import ddl
 from fencing.schema.names import NEWER_SCHEMA, STALE, UNFENCED, UNFIT_USE
 from tests.schema.sql import ALICE, BOB, admit, enter, mark, refused, run, wait_until_blocked
+
+if TYPE_CHECKING:
+    import psycopg
 
 VERSION_1 = Path(__file__).parent.joinpath("data/version_1.sql").read_text("utf-8")
 
