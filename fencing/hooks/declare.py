@@ -11,6 +11,7 @@ from sqlalchemy.dialects.postgresql import CITEXT, DOMAIN
 from sqlalchemy.exc import NoInspectionAvailable
 from sqlalchemy.orm import Mapper
 
+import fencing.hooks.create  # noqa: F401 -- makes create_all() and drop_all() act on declarations
 from fencing.schema.ddl import OPERATIONS, check_mode, check_operations
 from fencing.schema.declaration import INFO_KEY, Declaration, declaration_of
 from fencing.schema.template import Template

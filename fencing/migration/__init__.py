@@ -28,7 +28,8 @@ Importing it costs what ``import alembic`` costs: no engine.
 
 from __future__ import annotations
 
-from fencing.migration.direct import alter_fence, fence_table, maintain, unfence_table, upgrade
+from fencing.guarding.refusals import describe
+from fencing.guarding.tables import alter_fence, fence_table, maintain, unfence_table, upgrade
 from fencing.migration.environment import (
     install,
     install_script,
@@ -45,7 +46,6 @@ from fencing.migration.guards import (
 )
 from fencing.migration.operations import InstallFencingOp, UninstallFencingOp, UpgradeFencingOp
 from fencing.migration.plugin import ensure as _ensure_plugin
-from fencing.migration.refusals import describe
 
 __all__ = [
     "AlterFenceOp",

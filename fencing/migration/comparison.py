@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from alembic.operations import ops
 
+from fencing.guarding.found import Installed
 from fencing.migration.filters import is_ours
-from fencing.migration.found import Installed
 from fencing.migration.guards import AlterFenceOp, FenceTableOp, UnfenceTableOp
 from fencing.migration.operations import InstallFencingOp, UpgradeFencingOp
 from fencing.schema.declaration import INFO_KEY, Declaration, declaration_of
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from alembic.operations import MigrateOperation
     from sqlalchemy import Table
 
-    from fencing.migration.found import Found
+    from fencing.guarding.found import Found
 
 __all__ = ["compare_guards"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fencing.errors import FencingUsageError
-from fencing.migration.found import has_schema
+from fencing.guarding.found import has_schema
 from fencing.schema.names import SCHEMA
 
 if TYPE_CHECKING:

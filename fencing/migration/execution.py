@@ -7,18 +7,15 @@ may contain anything.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from sqlalchemy.exc import DBAPIError
-
 from fencing.errors import FencingUsageError
-from fencing.migration.found import Installed, has_schema
-from fencing.migration.refusals import sqlstate, translated
+from fencing.guarding.found import Installed, has_schema
+from fencing.guarding.sending import IN_A_TRANSACTION, in_transaction, send
 from fencing.schema.names import SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from alembic.operations import Operations
     from sqlalchemy import Connection
@@ -29,21 +26,14 @@ __all__ = [
     "require_installed",
     "require_transaction",
     "require_upgradable",
-    "send",
 ]
-
-# Nothing is a parameter, so no driver may look for one: a percent sign is a percent sign.
-_AS_IT_IS = {"no_parameters": True}
-# What only a transaction block takes, and what changes nothing there.
-_IN_A_TRANSACTION = ("SAVEPOINT fencing_transaction", "RELEASE SAVEPOINT fencing_transaction")
-_NO_TRANSACTION = "25P01"
 
 
 def execute(operations: Operations, statements: Iterable[str]) -> None:
     """Send every statement, all or none, or print it in offline mode.
 
     Raises:
-        ValueError, FencingError: See :func:`fencing.migration.refusals.translated`.
+        ValueError, FencingError: See :func:`fencing.guarding.refusals.translated`.
     """
     connection = _connection(operations)
     if connection is None:
@@ -52,52 +42,6 @@ def execute(operations: Operations, statements: Iterable[str]) -> None:
             impl.static_output(statement + impl.command_terminator)
     else:
         send(connection, statements)
-
-
-def send(connection: Connection, statements: Iterable[str]) -> None:
-    """Send every statement, all or none, also where each would be a transaction of its own.
-
-    Raises:
-        ValueError, FencingError: See :func:`fencing.migration.refusals.translated`.
-    """
-    several = list(statements)
-    with translated():
-        if len(several) == 1 or in_transaction(connection):
-            for statement in several:
-                send_one(connection, statement)
-        else:
-            with _transaction(connection):
-                for statement in several:
-                    send_one(connection, statement)
-
-
-def send_one(connection: Connection, statement: str) -> None:
-    """Send a statement as it is."""
-    connection.exec_driver_sql(statement, execution_options=_AS_IT_IS).close()
-
-
-def in_transaction(connection: Connection) -> bool:
-    """Whether the server has a transaction block open, whatever SQLAlchemy believes."""
-    try:
-        for statement in _IN_A_TRANSACTION:
-            send_one(connection, statement)
-    except DBAPIError as error:
-        if sqlstate(error) == _NO_TRANSACTION:
-            return False
-        raise
-    return True
-
-
-@contextmanager
-def _transaction(connection: Connection) -> Iterator[None]:
-    """A transaction on a connection in AUTOCOMMIT, where SQLAlchemy's own are none."""
-    send_one(connection, "BEGIN")
-    try:
-        yield
-    except BaseException:
-        send_one(connection, "ROLLBACK")
-        raise
-    send_one(connection, "COMMIT")
 
 
 def require_installed(operations: Operations, *, guards: bool = False) -> None:
@@ -157,7 +101,7 @@ def require_transaction(operations: Operations, operation: str) -> None:
     """
     connection = _connection(operations)
     if connection is None:
-        execute(operations, _IN_A_TRANSACTION)
+        execute(operations, IN_A_TRANSACTION)
     elif not in_transaction(connection):
         raise FencingUsageError(
             f"op.{operation}() lasts until its transaction ends, and this connection is in none, "

@@ -141,8 +141,10 @@ def test_a_declaration_that_is_gone_is_unfenced(project, database):
                 "existing_operations=('insert', 'update', 'delete'), existing_mode='enforce'"
             ),
             (
-                "resource='account:{id}', operations=('insert', 'update', 'delete'), mode='enforce', "
-                "existing_resource='ledger', existing_operations=('delete',), existing_mode='observe'"
+                "resource='account:{id}', operations=('insert', 'update', 'delete'), "
+                "mode='enforce', "
+                "existing_resource='ledger', existing_operations=('delete',), "
+                "existing_mode='observe'"
             ),
         ),
     ],
@@ -407,7 +409,8 @@ def test_a_database_of_version_1_is_upgraded_first(project, database, version_1)
         [
             "op.upgrade_fencing()",
             (
-                "op.alter_fence('ledger', resource='the', operations=('insert', 'update', 'delete'), "
+                "op.alter_fence('ledger', resource='the', "
+                "operations=('insert', 'update', 'delete'), "
                 "existing_resource='ledger', existing_operations=('update', 'delete'))"
             ),
         ],

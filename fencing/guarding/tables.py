@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fencing.errors import FencingUsageError
-from fencing.migration.execution import in_transaction, send
-from fencing.migration.found import Installed
+from fencing.guarding.found import Installed
+from fencing.guarding.sending import in_transaction, send
 from fencing.schema import ddl
 from fencing.schema.declaration import declaration_of
 

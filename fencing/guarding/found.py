@@ -6,16 +6,19 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from sqlalchemy import text
+
 from fencing.errors import FencingUsageError, GuardNotInstalledError
 from fencing.schema import ddl
 from fencing.schema.names import SCHEMA, VERSIONS
+from fencing.schema.template import quote_identifier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sqlalchemy import Connection
 
-__all__ = ["Found", "Installed", "has_schema"]
+__all__ = ["Found", "Installed", "covered", "has_schema"]
 
 _IS_INSTALLED = f"SELECT to_regnamespace('{SCHEMA}') IS NOT NULL"
 _HAS_VERSIONS = f"SELECT to_regprocedure('{SCHEMA}.versions()') IS NOT NULL"
@@ -24,6 +27,10 @@ SELECT CAST(table_schema AS text), CAST(table_name AS text), resource, operation
     pg_table_is_visible(table_oid), mode, covered_by IS NOT NULL
 FROM fencing.guards
 """
+_GUARD_OF = text(
+    "SELECT covered_by IS NOT NULL FROM fencing.guards "
+    "WHERE table_oid = to_regclass(CAST(:table AS text))"
+)
 # Version 1 had no view; its facts are in the comments of the triggers.
 _GUARDS_OF_VERSION_1 = """
 SELECT DISTINCT CAST(n.nspname AS text), CAST(c.relname AS text),
@@ -128,6 +135,10 @@ class Installed:
             f"package knows none newer than {ddl.SCHEMA_VERSION}: upgrade the package fencing"
         )
 
+    def is_current(self) -> bool:
+        """Whether it is there, and this package can change its guards."""
+        return self.version >= ddl.SCHEMA_VERSION >= self.oldest_client
+
     def guards(self, connection: Connection) -> Iterator[Found]:
         """Every guard of the database."""
         if self.version == 1:
@@ -137,6 +148,15 @@ class Installed:
         elif self.version:
             for schema, table, resource, operations, *rest in connection.exec_driver_sql(_GUARDS):
                 yield Found(schema, table, resource, ddl.check_operations(operations), *rest)
+
+
+def covered(connection: Connection, table: str, schema: str | None) -> bool | None:
+    """Whether a table is guarded as a part of another; ``None`` where nothing guards it."""
+    name = quote_identifier(table)
+    if schema is not None:
+        name = f"{quote_identifier(schema)}.{name}"
+    found: bool | None = connection.scalar(_GUARD_OF, {"table": name})
+    return found
 
 
 def has_schema(connection: Connection) -> bool:
