@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -60,10 +61,10 @@ def test_the_migrated_schema_equals_the_rendered_one(database_factory, way):
         expected = catalog(rendered)
         assert catalog(migrated, without=BOOKKEEPING) == expected
         # The comparison has something to compare.
-        created = [line for line in ddl.install() if "CREATE FUNCTION" in line]
+        created = re.findall(r"^CREATE OR REPLACE FUNCTION", ddl.script(ddl.install()), re.MULTILINE)
         assert len(expected["functions"]) == len(created) > 10
-        assert len(expected["triggers"]) == 3
-        assert len(expected["columns"]) == 7 + 1  # of the table, and of its index
+        assert len(expected["triggers"]) > 3
+        assert {"fence", "fence_pkey"} <= {row[1] for row in expected["columns"]}
 
 
 def test_uninstalling_leaves_nothing_behind_and_installing_again_makes_the_same(database):
@@ -100,7 +101,7 @@ def test_fencing_and_unfencing_leaves_nothing_behind(database):
         "GRANT EXECUTE ON FUNCTION fencing.stamp() TO PUBLIC",
         "ALTER FUNCTION fencing.admit(text, bigint, text, text, int) SECURITY INVOKER",
         "ALTER FUNCTION fencing.admit(text, bigint, text, text, int) RESET search_path",
-        'ALTER TABLE fencing.fence ALTER resource TYPE text COLLATE "default"',
+        'ALTER TABLE fencing.floor ALTER bucket TYPE bigint',
         "ALTER TABLE fencing.fence RESET (fillfactor)",
         "COMMENT ON TABLE fencing.fence IS 'else'",
         "ALTER TABLE fencing.fence ALTER owner DROP NOT NULL",
