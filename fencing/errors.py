@@ -60,6 +60,8 @@ class LockNotAcquiredError(FencingError, TimeoutError):
         waited: How long we waited, in seconds.
         blocked_by: PostgreSQL backend pids of the transactions that kept the admission waiting;
             empty when it was the lock service that did not grant.
+        blocked_since: When it began to wait for them, in seconds since 1970 by the database's
+            clock; ``None`` when it did not.
     """
 
     def __init__(
@@ -69,11 +71,13 @@ class LockNotAcquiredError(FencingError, TimeoutError):
         resource: str = "",
         waited: float = 0.0,
         blocked_by: Iterable[int] = (),
+        blocked_since: float | None = None,
     ) -> None:
         super().__init__(message)
         self.resource = resource
         self.waited = waited
         self.blocked_by = tuple(blocked_by)
+        self.blocked_since = blocked_since
 
 
 class LeaseLostError(FencingError):

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fencing.errors import FencingError
 from fencing.lease import AsyncLease, BaseLease, Lease
-from fencing.plan import Admit, AskMark, GiveBack, Lock, RaiseToken, Renew
+from fencing.plan import Admit, AskMark, Evict, GiveBack, Lock, RaiseToken, Renew
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fencing.plan import Plan, Step
     from fencing.service import AsyncLockService, LockService
 
@@ -42,6 +44,22 @@ class PlannedAdmissions(Protocol):
             GuardNotInstalledError: The database has no schema ``fencing``.
         """
 
+    def evict(self, lease: BaseLease, since: float) -> Sequence[int]:
+        """End the backends that keep a lease's admission waiting under an older token.
+
+        Args:
+            lease: The lease.
+            since: When its admission began to wait, in seconds since 1970 by the database's
+                clock: younger transactions are left alone.
+
+        Returns:
+            The pids of those that were told to end.
+
+        Raises:
+            StaleFenceError: The mark is at or above the token; nobody was ended.
+            FencingUsageError: This role may not end them.
+        """
+
     def mark(self, resource: str) -> int | None:
         """The resource's high-water mark; ``None`` when nothing was ever admitted."""
 
@@ -51,6 +69,9 @@ class AsyncPlannedAdmissions(Protocol):
 
     async def aadmit(self, lease: BaseLease, until: float) -> None:
         """See :meth:`PlannedAdmissions.admit`."""
+
+    async def aevict(self, lease: BaseLease, since: float) -> Sequence[int]:
+        """See :meth:`PlannedAdmissions.evict`."""
 
     async def amark(self, resource: str) -> int | None:
         """See :meth:`PlannedAdmissions.mark`."""
@@ -98,6 +119,9 @@ def _perform_step(step: Step, locks: LockService) -> object:
         case Admit(database, lease, until):
             sync = database.admissions
             sync.admit(lease, until)
+        case Evict(database, lease, since):
+            sync = database.admissions
+            return sync.evict(lease, since)
         case RaiseToken(Lease() as lease, floor):
             locks.raise_token(lease, floor=floor)
         case Renew(Lease() as lease):
@@ -146,6 +170,9 @@ async def _perform_step_async(step: Step, locks: AsyncLockService) -> object:
         case Admit(database, lease, until):
             asynchronous = database.admissions
             await asynchronous.aadmit(lease, until)
+        case Evict(database, lease, since):
+            asynchronous = database.admissions
+            return await asynchronous.aevict(lease, since)
         case RaiseToken(AsyncLease() as lease, floor):
             await locks.raise_token(lease, floor=floor)
         case Renew(AsyncLease() as lease):

@@ -24,7 +24,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fencing.clock import now
-from fencing.errors import LeaseLostError, LockNotAcquiredError, LockServiceError, StaleFenceError
+from fencing.errors import (
+    FencingUsageError,
+    LeaseLostError,
+    LockNotAcquiredError,
+    LockServiceError,
+    StaleFenceError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,8 +39,8 @@ if TYPE_CHECKING:
     from fencing.request import AcquireRequest
 
 __all__ = [
-    "Admit", "AskMark", "GiveBack", "Lock", "Plan", "PlannedDatabase", "RaiseToken", "Renew",
-    "Step", "acquire_admitted", "admit_lease", "not_granted",
+    "Admit", "AskMark", "Evict", "GiveBack", "Lock", "Plan", "PlannedDatabase", "RaiseToken",
+    "Renew", "Step", "acquire_admitted", "admit_lease", "not_granted",
 ]  # fmt: skip
 
 _MAX_HEALS = 8
@@ -114,6 +120,18 @@ class Admit:
 
 
 @dataclass(frozen=True, slots=True)
+class Evict:
+    """End the backends that keep the lease's admission waiting under an older token.
+
+    ``since`` is when it began to wait, by the database's clock. The outcome is their pids.
+    """
+
+    database: PlannedDatabase
+    lease: BaseLease
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
 class RaiseToken:
     """Have the lock service give the lease a token above ``floor``."""
 
@@ -135,7 +153,7 @@ class GiveBack:
     lease: BaseLease
 
 
-Step = Lock | AskMark | Admit | RaiseToken | Renew | GiveBack
+Step = Lock | AskMark | Admit | Evict | RaiseToken | Renew | GiveBack
 Plan = Generator[Step, Any, "BaseLease | None"]
 
 
@@ -147,13 +165,19 @@ class _OvertakenError(Exception):
 
 
 def acquire_admitted(
-    request: AcquireRequest, databases: Sequence[PlannedDatabase], clock: Callable[[], float] = now
+    request: AcquireRequest,
+    databases: Sequence[PlannedDatabase],
+    clock: Callable[[], float] = now,
+    *,
+    evict_after: float | None = None,
 ) -> Plan:
     """Plan a lease that every database has admitted.
 
     Args:
         request: What is asked for; its patience covers everything.
         databases: Where to admit it.
+        evict_after: How long an admission waits for open transactions of older holders before
+            their backends are ended, in seconds; ``None`` leaves them alone.
         clock: Tells the time, in seconds of :func:`fencing.clock.now`.
 
     Returns:
@@ -172,7 +196,7 @@ def acquire_admitted(
         if lease is None:
             return None
         try:
-            yield from _admit_everywhere(lease, databases, deadline, clock)
+            yield from _admit_everywhere(lease, databases, deadline, clock, evict_after)
         except _OvertakenError as overtaken:
             yield GiveBack(lease)
             floor = max(floor, overtaken.mark)
@@ -200,8 +224,20 @@ def acquire_admitted(
     )
 
 
-def admit_lease(lease: BaseLease, databases: Sequence[PlannedDatabase]) -> Plan:
+def admit_lease(
+    lease: BaseLease,
+    databases: Sequence[PlannedDatabase],
+    clock: Callable[[], float] = now,
+    *,
+    evict_after: float | None = None,
+) -> Plan:
     """Plan the admission of a lease that was acquired elsewhere.
+
+    Args:
+        lease: The lease.
+        databases: Where to admit it.
+        clock: Tells the time, in seconds of :func:`fencing.clock.now`.
+        evict_after: As :func:`acquire_admitted` takes it.
 
     Raises:
         StaleFenceError: A database's mark is at or above its token.
@@ -210,7 +246,7 @@ def admit_lease(lease: BaseLease, databases: Sequence[PlannedDatabase]) -> Plan:
     """
     lease.raise_if_over()
     for database in databases:
-        yield Admit(database, lease, lease.trusted_until)
+        yield from _admit(database, lease, lease.trusted_until, clock, evict_after)
         lease.note_admitted()
     lease.raise_if_over()
     return lease
@@ -229,6 +265,7 @@ def _admit_everywhere(
     databases: Sequence[PlannedDatabase],
     deadline: float,
     clock: Callable[[], float],
+    evict_after: float | None,
 ) -> Generator[Step, Any, None]:
     if len(databases) > 1:
         # Once admitted anywhere its token is final, so it has to be above every mark first.
@@ -239,7 +276,7 @@ def _admit_everywhere(
         if highest >= lease.token:
             yield from _raise_token(lease, highest)
     for database in databases:
-        yield from _admit_healing(database, lease, deadline, clock)
+        yield from _admit_healing(database, lease, deadline, clock, evict_after)
     if lease.trusted_until - clock() < lease.ttl * _RENEW_BELOW:
         try:
             yield Renew(lease)
@@ -248,13 +285,18 @@ def _admit_everywhere(
 
 
 def _admit_healing(
-    database: PlannedDatabase, lease: BaseLease, deadline: float, clock: Callable[[], float]
+    database: PlannedDatabase,
+    lease: BaseLease,
+    deadline: float,
+    clock: Callable[[], float],
+    evict_after: float | None,
 ) -> Generator[Step, Any, None]:
     for _ in range(_MAX_HEALS):
         if clock() >= lease.trusted_until:
             raise _OvertakenError(lease.token)
         try:
-            yield Admit(database, lease, min(lease.trusted_until, deadline))
+            until = min(lease.trusted_until, deadline)
+            yield from _admit(database, lease, until, clock, evict_after)
         except StaleFenceError as stale:
             mark = stale.current_token or lease.token
             if lease.admitted:
@@ -268,6 +310,33 @@ def _admit_healing(
         f"database's mark was ahead each time; its answers cannot be right (last: {lease.token})",
         resource=lease.resource,
     )
+
+
+def _admit(
+    database: PlannedDatabase,
+    lease: BaseLease,
+    until: float,
+    clock: Callable[[], float],
+    evict_after: float | None,
+) -> Generator[Step, Any, None]:
+    """One admission; it ends who keeps it waiting for too long, as often as somebody does."""
+    denied: FencingUsageError | None = None
+    while True:
+        patience = until if evict_after is None else min(until, clock() + evict_after)
+        try:
+            yield Admit(database, lease, patience)
+        except LockNotAcquiredError as blocked:
+            if evict_after is None or blocked.blocked_since is None or clock() >= until:
+                if denied is not None:
+                    blocked.add_note(f"fencing: nobody was evicted: {denied}")
+                raise
+            since = blocked.blocked_since
+        else:
+            return
+        try:
+            yield Evict(database, lease, since)
+        except FencingUsageError as error:
+            denied = error  # they may still end by themselves
 
 
 def _raise_token(lease: BaseLease, mark: int) -> Generator[Step, Any, None]:

@@ -14,6 +14,7 @@ __all__ = [
     "MAX_TTL",
     "MIN_TTL",
     "AcquireRequest",
+    "check_evict_after",
     "check_floor",
     "check_resource",
     "check_token",
@@ -84,6 +85,20 @@ class AcquireRequest:
         if not self.blocking:
             return 0.0
         return math.inf if self.blocking_timeout is None else self.blocking_timeout
+
+
+def check_evict_after(seconds: float | None) -> float | None:
+    """Return ``seconds`` if an admission can wait that long before it evicts.
+
+    Raises:
+        TypeError: It is neither a number nor ``None``.
+        ValueError: It is NaN, infinite, or not positive.
+    """
+    if seconds is not None:
+        _check_seconds("evict_after", seconds)
+        if seconds <= 0:
+            raise ValueError(f"evict_after must be a positive number of seconds, not {seconds!r}")
+    return seconds
 
 
 def check_floor(floor: int) -> int:

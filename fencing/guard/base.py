@@ -12,11 +12,15 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from fencing.held import Held
 from fencing.hooks.ambient import Fence, Suspension
 from fencing.lease import BaseLease
+from fencing.plan import acquire_admitted, admit_lease
+from fencing.request import check_evict_after
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from fencing.hooks.database import Database
+    from fencing.plan import Plan
+    from fencing.request import AcquireRequest
 
 __all__ = ["BaseGuard", "check_engines"]
 
@@ -57,8 +61,9 @@ class GuardedScope:
 class BaseGuard(Generic[LeaseT]):
     """What the two guards share: everything but waiting."""
 
-    def __init__(self, databases: Sequence[Database]) -> None:
+    def __init__(self, databases: Sequence[Database], evict_after: float | None) -> None:
         self.databases = tuple(dict.fromkeys(databases))
+        self.evict_after = check_evict_after(evict_after)
         self._held = Held()
 
     def __repr__(self) -> str:
@@ -79,6 +84,12 @@ class BaseGuard(Generic[LeaseT]):
             yield
         finally:
             suspension.close()
+
+    def _plan(self, request: AcquireRequest) -> Plan:
+        return acquire_admitted(request, self.databases, evict_after=self.evict_after)
+
+    def _plan_admission(self, lease: LeaseT) -> Plan:
+        return admit_lease(lease, self.databases, evict_after=self.evict_after)
 
     def _hand_out(self, lease: LeaseT) -> LeaseT:
         lease.scope = GuardedScope(lease, self.databases)

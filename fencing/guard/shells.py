@@ -15,7 +15,7 @@ from fencing.guard.holding import resource_of_call
 from fencing.hooks.database import Database
 from fencing.lease import AsyncLease, Lease
 from fencing.performing import perform, perform_async
-from fencing.plan import acquire_admitted, admit_lease, not_granted
+from fencing.plan import not_granted
 from fencing.request import AcquireRequest
 from fencing.service import Acquisition, check_service
 
@@ -45,13 +45,19 @@ class Guard(BaseGuard[Lease]):
         locks: Who grants leases.
         engines: SQLAlchemy engines of PostgreSQL databases that have schema ``fencing``. Hooks
             are installed once per engine, however many guards there are.
+        evict_after: How long an admission waits for open transactions of earlier holders before
+            it ends their backends, in seconds; default: it never does. Only such as hold the
+            resource under an older token are ended; their holders find out at their next
+            statement. The role must be theirs, or may be granted ``pg_signal_backend``.
 
     Raises:
         TypeError: An argument is of the wrong type.
         ValueError: An engine's dialect or driver is not supported.
     """
 
-    def __init__(self, locks: LockService, *engines: Engine) -> None:
+    def __init__(
+        self, locks: LockService, *engines: Engine, evict_after: float | None = None
+    ) -> None:
         if inspect.iscoroutinefunction(getattr(locks, "try_acquire", None)):
             raise TypeError(
                 f"Guard takes a synchronous lock service, not {type(locks).__name__}; use "
@@ -60,7 +66,7 @@ class Guard(BaseGuard[Lease]):
         check_service(locks)
         check_engines(engines, Engine, "Guard", "AsyncGuard")
         self.locks = locks
-        super().__init__([Database.of(engine) for engine in engines])
+        super().__init__([Database.of(engine) for engine in engines], evict_after)
 
     def acquire(
         self,
@@ -98,7 +104,7 @@ class Guard(BaseGuard[Lease]):
             blocking_timeout=blocking_timeout, owner=owner,
         )  # fmt: skip
         self._held.raise_if_held(resource)
-        lease = perform(acquire_admitted(request, self.databases), self.locks)
+        lease = perform(self._plan(request), self.locks)
         if lease is None:
             raise not_granted(resource)
         return self._hand_out(lease)
@@ -116,7 +122,7 @@ class Guard(BaseGuard[Lease]):
         if resource in self._held:
             return None
         try:
-            lease = perform(acquire_admitted(request, self.databases), self.locks)
+            lease = perform(self._plan(request), self.locks)
         except LockNotAcquiredError:
             return None
         return None if lease is None else self._hand_out(lease)
@@ -186,7 +192,7 @@ class Guard(BaseGuard[Lease]):
         """
         if not isinstance(lease, Lease):
             raise TypeError(f"admit() takes a Lease, not {type(lease).__name__}")
-        perform(admit_lease(lease, self.databases), self.locks)
+        perform(self._plan_admission(lease), self.locks)
 
     def close(self) -> None:
         """Close the idle connections of admissions and lock service; the guard stays usable."""
@@ -204,7 +210,9 @@ class Guard(BaseGuard[Lease]):
 class AsyncGuard(BaseGuard[AsyncLease]):
     """:class:`Guard` for asyncio: over an async lock service and each ``AsyncEngine``."""
 
-    def __init__(self, locks: AsyncLockService, *engines: AsyncEngine) -> None:
+    def __init__(
+        self, locks: AsyncLockService, *engines: AsyncEngine, evict_after: float | None = None
+    ) -> None:
         if not inspect.iscoroutinefunction(getattr(locks, "try_acquire", None)):
             raise TypeError(
                 f"AsyncGuard takes an asynchronous lock service, not {type(locks).__name__}; use "
@@ -213,7 +221,7 @@ class AsyncGuard(BaseGuard[AsyncLease]):
         check_service(locks)
         check_engines(engines, AsyncEngine, "AsyncGuard", "Guard")
         self.locks = locks
-        super().__init__([Database.of(engine.sync_engine) for engine in engines])
+        super().__init__([Database.of(engine.sync_engine) for engine in engines], evict_after)
 
     def acquire(
         self,
@@ -232,7 +240,7 @@ class AsyncGuard(BaseGuard[AsyncLease]):
 
         async def begin() -> AsyncLease:
             self._held.raise_if_held(resource)
-            lease = await perform_async(acquire_admitted(request, self.databases), self.locks)
+            lease = await perform_async(self._plan(request), self.locks)
             if lease is None:
                 raise not_granted(resource)
             return self._hand_out(lease)
@@ -247,7 +255,7 @@ class AsyncGuard(BaseGuard[AsyncLease]):
         if resource in self._held:
             return None
         try:
-            lease = await perform_async(acquire_admitted(request, self.databases), self.locks)
+            lease = await perform_async(self._plan(request), self.locks)
         except LockNotAcquiredError:
             return None
         return None if lease is None else self._hand_out(lease)
@@ -288,7 +296,7 @@ class AsyncGuard(BaseGuard[AsyncLease]):
         """See :meth:`Guard.admit`."""
         if not isinstance(lease, AsyncLease):
             raise TypeError(f"admit() takes an AsyncLease, not {type(lease).__name__}")
-        await perform_async(admit_lease(lease, self.databases), self.locks)
+        await perform_async(self._plan_admission(lease), self.locks)
 
     async def aclose(self) -> None:
         """See :meth:`Guard.close`."""

@@ -6,6 +6,7 @@ it has connections could each hold a session and wait for one more to acquire wi
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import greenlet_spawn
 
 from fencing.clock import now
-from fencing.schema.names import ADMISSION_ISOLATION, ADMIT, MARK
+from fencing.errors import FencingUsageError
+from fencing.schema.names import ADMISSION_ISOLATION, ADMIT, EVICT, MARK
 from fencing.schema.refusals import Refusal
 from fencing.slots import NoSlotError, Slots
 
@@ -24,11 +26,15 @@ if TYPE_CHECKING:
 
 __all__ = ["INTERNAL", "Admissions"]
 
+_log = logging.getLogger("fencing")
+
 INTERNAL = "fencing_internal"
 """Execution option of the package's own connections and statements: hooks leave them alone."""
 
 _ADMIT = text(ADMIT)
+_EVICT = text(EVICT)
 _MARK = text(MARK)
+_INSUFFICIENT_PRIVILEGE = "42501"
 
 _GRACE = 1.0
 """How long one that does not wait waits for a connection, in seconds: others use it briefly."""
@@ -90,6 +96,35 @@ class Admissions:
         try:
             async with self._slots.aslot(max(until, now() + _GRACE)):
                 await greenlet_spawn(self._admit, lease, until)
+        except NoSlotError as error:
+            raise error.as_error(lease.resource) from error
+
+    def evict(self, lease: BaseLease, since: float) -> list[int]:
+        """End the backends that keep a lease's admission waiting under an older token.
+
+        Args:
+            lease: The lease.
+            since: When its admission began to wait, in seconds since 1970 by the database's
+                clock: younger transactions are left alone.
+
+        Returns:
+            The pids of those that were told to end.
+
+        Raises:
+            StaleFenceError: The mark is at or above the token; nobody was ended.
+            FencingUsageError: This role may not end them.
+        """
+        try:
+            with self._slots.slot(now() + _GRACE):
+                return self._evict(lease, since)
+        except NoSlotError as error:
+            raise error.as_error(lease.resource) from error
+
+    async def aevict(self, lease: BaseLease, since: float) -> list[int]:
+        """:meth:`evict` for an async engine."""
+        try:
+            async with self._slots.aslot(now() + _GRACE):
+                return await greenlet_spawn(self._evict, lease, since)
         except NoSlotError as error:
             raise error.as_error(lease.resource) from error
 
@@ -176,6 +211,32 @@ class Admissions:
                     "wait_ms": min(wait, _MAX_MILLISECONDS),
                 },
             )
+
+    def _evict(self, lease: BaseLease, since: float) -> list[int]:
+        try:
+            with self.engine.connect() as connection:
+                ended: list[int] = connection.execute(
+                    _EVICT, {"resource": lease.resource, "token": lease.token, "since": since}
+                ).scalar_one()
+        except DBAPIError as error:
+            refusal = Refusal.read(error.orig or error)
+            if refusal.sqlstate == _INSUFFICIENT_PRIVILEGE:
+                raise FencingUsageError(
+                    f"evict_after needs the right to end the backends that hold "
+                    f"{lease.resource!r} ({refusal.message}): connect as the same role, or grant "
+                    "pg_signal_backend and pg_read_all_stats"
+                ) from error
+            typed = refusal.as_error(lease.resource)
+            if typed is None:
+                raise
+            raise typed from error
+        if ended:
+            _log.warning(
+                "ended PostgreSQL backends %s: under an older token they held %r, and kept token "
+                "%d waiting",
+                ", ".join(map(str, ended)), lease.resource, lease.token,
+            )  # fmt: skip
+        return ended
 
     def _mark(self, resource: str) -> int | None:
         with self.engine.connect() as connection:

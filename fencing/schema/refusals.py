@@ -81,8 +81,8 @@ class Refusal:
         if self.sqlstate not in _TIMED_OUT:
             return self.as_error(resource)
         return LockNotAcquiredError(
-            f"the admission of the lease on {resource!r} took longer than a time-out that its role "
-            f"or database has set ({self.message}); try later",
+            f"the admission of the lease on {resource!r} was not over in time: a time-out that its "
+            f"role or database has set, or a maintenance of its table ({self.message}); try later",
             resource=resource,
         )
 
@@ -120,7 +120,10 @@ def _implausible(refusal: Refusal, resource: str) -> FencingError:
 
 def _blocked(refusal: Refusal, resource: str) -> FencingError:
     return LockNotAcquiredError(
-        refusal.text, resource=resource, blocked_by=refusal.facts.get("blocked_by", ())
+        refusal.text,
+        resource=resource,
+        blocked_by=refusal.facts.get("blocked_by", ()),
+        blocked_since=refusal.facts.get("waiting_since"),
     )
 
 
@@ -129,9 +132,9 @@ def _not_installed(refusal: Refusal, _resource: str) -> FencingError | None:
     if not _OUR_SCHEMA.search(refusal.message):
         return None
     return GuardNotInstalledError(
-        f"schema fencing is not installed in this database, or not completely "
-        f"({refusal.message}); install it with op.install_fencing() in a migration, or with: "
-        "fencing install URL"
+        f"schema fencing is not installed in this database, or not in a version that this package "
+        f"can use ({refusal.message}); install or upgrade it with op.install_fencing() or "
+        "op.upgrade_fencing() in a migration, or with: fencing install URL"
     )
 
 

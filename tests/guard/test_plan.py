@@ -19,6 +19,7 @@ from fencing.clock import now
 from fencing.plan import (
     Admit,
     AskMark,
+    Evict,
     GiveBack,
     Lock,
     RaiseToken,
@@ -94,8 +95,12 @@ class Play:
             else:
                 send = outcome
 
-    def acquire(self, databases=(FIRST,), **arguments: Any) -> Any:
-        return self.run(acquire_admitted(request(**arguments), databases, self.clock))
+    def acquire(
+        self, databases=(FIRST,), *, evict_after: float | None = None, **arguments: Any
+    ) -> Any:
+        return self.run(
+            acquire_admitted(request(**arguments), databases, self.clock, evict_after=evict_after)
+        )
 
     @property
     def kinds(self) -> list[type]:
@@ -192,6 +197,79 @@ class TestAcquire:
         assert error.value.waited == pytest.approx(3)
         assert error.value.blocked_by == (7,)
         assert play.kinds == [Lock, Admit, GiveBack]
+
+
+class TestEviction:
+    """Whoever keeps an admission waiting is ended, and the admission tried again."""
+
+    @staticmethod
+    def blocked(clock: Clock) -> Any:
+        def wait(step: Admit) -> Exception:
+            clock.time = step.until
+            return LockNotAcquiredError(resource="x", blocked_by=[7], blocked_since=123.5)
+
+        return wait
+
+    def test_after_the_wait_who_blocks_is_evicted_and_the_admission_goes_on(self) -> None:
+        clock = Clock()
+        began = clock.time
+        play = Play(clock, Lock=[lease()], Admit=[self.blocked(clock), None], Evict=[[7]])
+        assert play.acquire(evict_after=1.5).admitted
+        assert play.kinds == [Lock, Admit, Evict, Admit]
+        assert play.steps[1].until - began == pytest.approx(1.5)
+        assert play.steps[2].since == 123.5
+
+    def test_it_is_done_again_for_who_blocks_next(self) -> None:
+        clock = Clock()
+        wait = self.blocked(clock)
+        play = Play(clock, Lock=[lease()], Admit=[wait, wait, None], Evict=[[7], [8]])
+        play.acquire(evict_after=1)
+        assert play.kinds == [Lock, Admit, Evict, Admit, Evict, Admit]
+
+    def test_nobody_is_evicted_for_a_caller_who_has_no_time_left(self) -> None:
+        clock = Clock()
+        play = Play(clock, Lock=[lease()], Admit=[self.blocked(clock)])
+        with pytest.raises(LockNotAcquiredError):
+            play.acquire(evict_after=2, blocking_timeout=1)
+        assert play.kinds == [Lock, Admit, GiveBack]
+
+    def test_nor_without_blocking_nor_when_no_transaction_blocks(self) -> None:
+        clock = Clock()
+        play = Play(clock, Lock=[lease()], Admit=[self.blocked(clock)])
+        with pytest.raises(LockNotAcquiredError):
+            play.acquire(evict_after=2, blocking=False)
+        assert Evict not in play.kinds
+        play = Play(Lock=[lease()], Admit=[LockNotAcquiredError(resource="x")])
+        with pytest.raises(LockNotAcquiredError):
+            play.acquire(evict_after=2)
+        assert Evict not in play.kinds
+
+    def test_a_mark_that_has_moved_past_us_evicts_nobody_and_heals_as_ever(self) -> None:
+        clock = Clock()
+        play = Play(
+            clock,
+            Lock=[lease()],
+            Admit=[self.blocked(clock), None],
+            Evict=[stale(4)],
+            RaiseToken=[raised],
+        )
+        assert play.acquire(evict_after=1).token == 5
+        assert play.kinds == [Lock, Admit, Evict, RaiseToken, Admit]
+
+    def test_who_may_not_evict_waits_and_is_told_so_in_the_end(self) -> None:
+        clock = Clock()
+        wait = self.blocked(clock)
+        play = Play(clock, Lock=[lease()], Admit=[wait] * 3, Evict=[FencingUsageError("no")] * 2)
+        with pytest.raises(LockNotAcquiredError) as error:
+            play.acquire(evict_after=1, blocking_timeout=3)
+        assert error.value.__notes__ == ["fencing: nobody was evicted: no"]
+        assert play.kinds == [Lock, Admit, Evict, Admit, Evict, Admit, GiveBack]
+
+    def test_a_lease_from_elsewhere_is_admitted_so_too(self) -> None:
+        clock = Clock()
+        play = Play(clock, Admit=[self.blocked(clock), None], Evict=[[7]])
+        play.run(admit_lease(lease(), [FIRST], clock, evict_after=1))
+        assert play.kinds == [Admit, Evict, Admit]
 
 
 class TestTime:

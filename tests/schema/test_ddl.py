@@ -304,7 +304,8 @@ def test_a_stored_generated_column_is_accepted(admin):
                 "CREATE EXTENSION file_fdw; "
                 "CREATE SERVER f FOREIGN DATA WRAPPER file_fdw; "
                 "CREATE TABLE a (id int) PARTITION BY LIST (id); "
-                "CREATE FOREIGN TABLE x PARTITION OF a DEFAULT SERVER f OPTIONS (filename '/dev/null')"
+                "CREATE FOREIGN TABLE x PARTITION OF a DEFAULT "
+                "SERVER f OPTIONS (filename '/dev/null')"
             ),
             "part public.x is a foreign table",
         ),
