@@ -13,13 +13,11 @@ from fencing.errors import FencingUsageError
 from fencing.postgres.statements import (
     ENTER,
     async_cursor,
-    async_pipeline,
     check_connection,
     check_leases,
     cursor,
     entry_values,
     is_idle,
-    pipeline,
     raise_if_unfit,
 )
 from fencing.postgres.verdict import resolve, resolve_async
@@ -90,10 +88,10 @@ def enter(connection: AnyConnection, *leases: BaseLease) -> Awaitable[None] | No
     """Present leases in a transaction that somebody else begins and ends.
 
     It belongs before the transaction's first read. Outside a transaction it begins one, as any
-    statement does, in the same message; not in autocommit mode, where it would end at once. The
-    server ends the transaction when the trust that is left in the leases now is used up. Commit
-    and errors stay with whoever manages the transaction; see :func:`errors_translated`, and
-    :func:`transaction` for a block that does all of it.
+    statement does; not in autocommit mode, where it would end at once. The server ends the
+    transaction when the trust that is left in the leases now is used up. Commit and errors stay
+    with whoever manages the transaction; see :func:`errors_translated`, and :func:`transaction`
+    for a block that does all of it.
 
     Args:
         connection: The connection; awaited if it is asynchronous.
@@ -116,11 +114,7 @@ def enter(connection: AnyConnection, *leases: BaseLease) -> Awaitable[None] | No
         return _enter_async(connection, leases)
     entry = _prepare(connection, leases)
     try:
-        if is_idle(connection):
-            with pipeline(connection):
-                cursor(connection).execute(ENTER, entry_values(entry))
-        else:
-            cursor(connection).execute(ENTER, entry_values(entry))
+        cursor(connection).execute(ENTER, entry_values(entry))
     except psycopg.Error as error:
         typed = resolve(error, entry, connection)
         if typed is None:
@@ -135,11 +129,7 @@ async def _enter_async(
 ) -> None:
     entry = _prepare(connection, leases)
     try:
-        if is_idle(connection):
-            async with async_pipeline(connection):
-                await async_cursor(connection).execute(ENTER, entry_values(entry))
-        else:
-            await async_cursor(connection).execute(ENTER, entry_values(entry))
+        await async_cursor(connection).execute(ENTER, entry_values(entry))
     except psycopg.Error as error:
         typed = await resolve_async(error, entry, connection)
         if typed is None:

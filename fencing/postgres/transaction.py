@@ -61,8 +61,9 @@ def transaction(
         end       the leases' deadlines are checked once more, then COMMIT
         error     ROLLBACK; a refusal of the database comes as an error of this package
 
-    Otherwise it is psycopg's own ``connection.transaction()``, in autocommit mode or not: blocks
-    of that inside it are savepoints, and an exception of the body wins. Statements in between are
+    Otherwise it is psycopg's own ``connection.transaction()``, in autocommit mode or not (inside
+    the block the connection is): blocks of that inside it are savepoints, and an exception of the
+    body wins. Statements in between are
     not looked at; the server ends the transaction when the trust that was left in the leases at
     its beginning is used up.
 
@@ -94,6 +95,9 @@ class _BaseBlock:
     def __init__(self, leases: tuple[BaseLease, ...]) -> None:
         self._leases = leases
         self._presented: Entry | None = None
+        # Out of autocommit mode psycopg would send a BEGIN of its own before the entry, and wait
+        # for it. The mode is a flag of psycopg's, which it reads where a transaction may begin.
+        self._autocommit = True
 
     def _prepare(self, connection: AnyConnection) -> Entry:
         if self._presented is not None:
@@ -109,6 +113,7 @@ class _BaseBlock:
             lease.raise_if_over()
         entry = Entry(connection, self._leases)
         self._presented = entry
+        self._autocommit = connection.autocommit
         return entry
 
     @property
@@ -143,6 +148,8 @@ class _Block(_BaseBlock, AbstractContextManager[psycopg.Transaction]):
     def __enter__(self) -> psycopg.Transaction:
         entry = self._prepare(self._connection)
         begun = False
+        if not self._autocommit:
+            self._connection.autocommit = True
         try:
             with pipeline(self._connection):
                 self._transaction.__enter__()
@@ -151,6 +158,7 @@ class _Block(_BaseBlock, AbstractContextManager[psycopg.Transaction]):
         except BaseException as error:
             if begun:
                 self._transaction.__exit__(type(error), error, error.__traceback__)
+            self._restore_autocommit()
             self._raise_typed(error)
             raise
         entry.note_on(self._connection)
@@ -181,6 +189,11 @@ class _Block(_BaseBlock, AbstractContextManager[psycopg.Transaction]):
                 raise
         finally:
             self._entry.in_block = False
+            self._restore_autocommit()
+
+    def _restore_autocommit(self) -> None:
+        if not self._autocommit and is_idle(self._connection):
+            self._connection.autocommit = False
 
     def _raise_typed(self, error: BaseException) -> None:
         if isinstance(error, psycopg.Error):
@@ -200,6 +213,8 @@ class _AsyncBlock(_BaseBlock, AbstractAsyncContextManager[psycopg.AsyncTransacti
     async def __aenter__(self) -> psycopg.AsyncTransaction:
         entry = self._prepare(self._connection)
         begun = False
+        if not self._autocommit:
+            await self._connection.set_autocommit(True)
         try:
             async with async_pipeline(self._connection):
                 await self._transaction.__aenter__()
@@ -208,6 +223,7 @@ class _AsyncBlock(_BaseBlock, AbstractAsyncContextManager[psycopg.AsyncTransacti
         except BaseException as error:
             if begun:
                 await self._transaction.__aexit__(type(error), error, error.__traceback__)
+            await self._restore_autocommit()
             await self._raise_typed(error)
             raise
         entry.note_on(self._connection)
@@ -238,6 +254,11 @@ class _AsyncBlock(_BaseBlock, AbstractAsyncContextManager[psycopg.AsyncTransacti
                 raise
         finally:
             self._entry.in_block = False
+            await self._restore_autocommit()
+
+    async def _restore_autocommit(self) -> None:
+        if not self._autocommit and is_idle(self._connection):
+            await self._connection.set_autocommit(False)
 
     async def _raise_typed(self, error: BaseException) -> None:
         if isinstance(error, psycopg.Error):

@@ -1,0 +1,54 @@
+"""Round trips of bare psycopg, counted by a proxy in front of the server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fencing import postgres
+from tests.support.proxy import TcpProxy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.bank import Bank
+
+
+@pytest.fixture
+def proxy(bank: Bank) -> Iterator[TcpProxy]:
+    with TcpProxy.to(bank.plain_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def connection(side, proxy: TcpProxy):
+    return await side.connect(proxy.url)
+
+
+def round_trips(proxy: TcpProxy) -> int:
+    return proxy.commands("Q", "S")
+
+
+@pytest.mark.parametrize("autocommit", [True, False])
+async def test_begin_and_entry_are_one(
+    side, connection, proxy: TcpProxy, lease, autocommit
+) -> None:
+    await side.set_autocommit(connection, value=autocommit)
+    notices: list[object] = []
+    connection.add_notice_handler(notices.append)
+    proxy.reset_counts()
+    async with side.block(postgres.transaction(connection, lease)):
+        assert round_trips(proxy) == 1
+        await side.execute(connection, "SELECT 1")
+    bare = 3  # BEGIN, SELECT and COMMIT
+    assert round_trips(proxy) == bare
+    assert notices == []
+    assert connection.autocommit == autocommit
+
+
+async def test_an_admission_is_one(side, connection, proxy: TcpProxy, locks, resource) -> None:
+    lease = await side.do(locks.acquire(resource))
+    proxy.reset_counts()
+    await side.do(postgres.admit(connection, lease))
+    assert round_trips(proxy) == 1
