@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -69,6 +70,16 @@ class BaseGuard(Generic[LeaseT]):
     def __repr__(self) -> str:
         names = ", ".join(database.name for database in self.databases)
         return f"<{type(self).__name__} of {names}>"
+
+    @property
+    def observed(self) -> Counter[tuple[str, str]]:
+        """What guards in observe mode have let pass on this guard's engines, in this process.
+
+        Counts by table (``"public.accounts"``) and by ``"unfenced"``, ``"stale"`` or ``"not
+        admitted"``: what would be refused if the table were enforced. Each was logged as well, by
+        the logger ``fencing.observed``, with the line that wrote.
+        """
+        return sum((database.observations.counts for database in self.databases), Counter())
 
     @contextmanager
     def suspended(self) -> Iterator[None]:

@@ -7,11 +7,12 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, event
 
 from fencing.errors import FencingUsageError
 from fencing.hooks.admission import Admissions
 from fencing.hooks.engine import EXPLICIT, Hooks
+from fencing.hooks.observed import Observations
 
 if TYPE_CHECKING:
     from fencing.hooks.transaction import Presentations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["EXPLICIT", "Database"]
 
 # SQLAlchemy's names of the drivers whose errors and settings the hooks know.
-_DRIVERS = ("psycopg", "psycopg_async")
+_DRIVERS = ("psycopg", "psycopg_async", "asyncpg")
 
 # Kept on the engine itself: its pool's listeners refer to the engine, and so does what is made
 # of that pool, so in a table of ours neither would ever be collected.
@@ -34,6 +35,7 @@ class Database:
     Attributes:
         name: Host, port and name of the database, for messages.
         admissions: Its admissions, on connections apart.
+        observations: What guards in observe mode have reported to this process.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -41,6 +43,7 @@ class Database:
         url = engine.url
         self.name = f"{url.host or 'localhost'}:{url.port or 5432}/{url.database or ''}"
         self.admissions = Admissions(engine)
+        self.observations = Observations()
         self._hooks = Hooks(self, self.admissions.mark_at_once)
 
     @classmethod
@@ -58,13 +61,15 @@ class Database:
         if dialect.name != "postgresql" or dialect.driver not in _DRIVERS:
             raise ValueError(
                 f"cannot guard an engine of {dialect.name}+{dialect.driver}: fencing needs "
-                "PostgreSQL and the driver psycopg 3; use postgresql+psycopg://..."
+                "PostgreSQL and the driver psycopg 3, or asyncpg; use postgresql+psycopg://... or "
+                "postgresql+asyncpg://..."
             )
         with _lock:
             database: Database | None = vars(root).get(_ATTRIBUTE)
             if database is None:
                 database = cls(root)
                 database._hooks.listen(root)
+                event.listen(root, "checkout", database.observations.checkout)
                 setattr(root, _ATTRIBUTE, database)
                 _all.add(database)
         return database
@@ -107,6 +112,7 @@ def _forget_in_child() -> None:
     for database in list(_all):
         database.admissions.forget()
         database.presentations.forget()
+        database.observations.forget()
 
 
 if hasattr(os, "register_at_fork"):

@@ -35,14 +35,25 @@ _FIND_GUARD = text(
     "AND p.pronamespace = to_regnamespace('fencing'))"
 )
 
+_ONLY_OBSERVES = text(
+    "SELECT g.mode = 'observe' FROM fencing.guards AS g WHERE g.table_oid = to_regclass(:table)"
+)
+
 
 def declared_writes(context: ExecutionContext) -> Iterator[tuple[Table, str, Declaration]]:
-    """The declared tables that a statement writes in a way they are fenced against."""
+    """The declared tables that a statement writes in a way they are fenced against.
+
+    A table that is declared to be observed only is not among them: nothing about it may fail.
+    """
     for statement in _written(context):
         operation = next((o for kind, o in _OPERATION.items() if isinstance(statement, kind)), "")
         table: Any = getattr(statement, "table", None)
         declaration = declaration_of(table)
-        if declaration is not None and operation in declaration.operations:
+        if (
+            declaration is not None
+            and declaration.mode == "enforce"
+            and operation in declaration.operations
+        ):
             yield table, operation, declaration
 
 
@@ -54,7 +65,7 @@ def _written(context: ExecutionContext) -> Iterator[object]:
 
 
 class GuardLook:
-    """One look at the guard of each declared table, remembered when it is there.
+    """Looks at the guards of declared tables; what is there is remembered.
 
     Args:
         options: Execution options of the look.
@@ -62,7 +73,7 @@ class GuardLook:
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
-        self._found: dict[tuple[str, str], frozenset[str]] = {}
+        self._found: dict[str, frozenset[str]] = {}
 
     def require(
         self, context: ExecutionContext, table: Table, operation: str, declaration: Declaration
@@ -78,15 +89,10 @@ class GuardLook:
         Raises:
             GuardNotInstalledError: It does not.
         """
-        connection = context.root_connection
-        translate = context.execution_options.get("schema_translate_map") or {}
-        schema = translate.get(table.schema, table.schema)
-        key = (schema or "", table.name)
-        if TRIGGERS[operation] in self._found.get(key, ()):
+        name = _name_of(context, table)
+        if TRIGGERS[operation] in self._found.get(name, ()):
             return
-        quote = connection.dialect.identifier_preparer.quote_identifier
-        name = quote(table.name) if schema is None else f"{quote(schema)}.{quote(table.name)}"
-        exists, triggers = connection.execute(
+        exists, triggers = context.root_connection.execute(
             _FIND_GUARD, {"table": name}, execution_options=self._options
         ).one()
         if not exists:
@@ -98,7 +104,28 @@ class GuardLook:
                 f"op.fence_table({table.name!r}, resource={declaration.template.source!r})",
                 table=table.fullname,
             )
-        self._found[key] = frozenset(triggers)
+        self._found[name] = frozenset(triggers)
+
+    def only_observes(self, context: ExecutionContext, table: Table) -> bool:
+        """Whether the guard of ``table`` would let an unfenced write pass, and report it.
+
+        Asked anew each time, which is before a refusal: a guard is set back to observing when
+        refusals have to stop at once.
+        """
+        return bool(
+            context.root_connection.execute(
+                _ONLY_OBSERVES,
+                {"table": _name_of(context, table)},
+                execution_options=self._options,
+            ).scalar()
+        )
+
+
+def _name_of(context: ExecutionContext, table: Table) -> str:
+    translate = context.execution_options.get("schema_translate_map") or {}
+    schema = translate.get(table.schema, table.schema)
+    quote = context.root_connection.dialect.identifier_preparer.quote_identifier
+    return quote(table.name) if schema is None else f"{quote(schema)}.{quote(table.name)}"
 
 
 def unfenced(table: Table, operation: str, declaration: Declaration, why: str) -> Exception:

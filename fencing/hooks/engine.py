@@ -28,7 +28,14 @@ from fencing.errors import (
 )
 from fencing.hooks.admission import INTERNAL
 from fencing.hooks.ambient import ambient_fences, is_suspended, presented_leases
-from fencing.hooks.driver import driver_of, has_failed, is_idle
+from fencing.hooks.driver import (
+    backend_pid,
+    driver_of,
+    has_failed,
+    is_autocommit,
+    is_idle,
+    is_read_only,
+)
 from fencing.hooks.early import GuardLook, declared_writes, unfenced
 from fencing.hooks.transaction import Presentation, Presentations
 from fencing.schema.names import ENTER
@@ -117,7 +124,7 @@ class Hooks:
                 why_not = "this block is suspended: nothing is presented in it"
         elif why_not := _cannot_present(connection):
             leases = ()
-        pid = _backend_pid(connection) if leases else 0
+        pid = backend_pid(connection) if leases else 0
         presentation = Presentation(connection, leases, why_not=why_not, backend_pid=pid)
         self.presentations.put(connection, presentation)
         if leases:
@@ -159,7 +166,9 @@ class Hooks:
             self._check_deadlines(connection, presentation)
         for table, operation, declaration in declared_writes(context):
             self._guards.require(context, table, operation, declaration)
-            if presentation is None or not presentation.leases:
+            if (
+                presentation is None or not presentation.leases
+            ) and not self._guards.only_observes(context, table):
                 raise unfenced(table, operation, declaration, self._why(presentation, None))
 
     def commit(self, connection: Connection) -> None:
@@ -169,7 +178,7 @@ class Hooks:
             return
         try:
             self._check_deadlines(connection, presentation)
-            if presentation.refusal is not None and has_failed(driver_of(connection)):
+            if presentation.refusal is not None and has_failed(connection):
                 # PostgreSQL answers COMMIT with a ROLLBACK here, and the driver with success.
                 raise presentation.refusal
         except FencingError as error:
@@ -309,14 +318,8 @@ class Hooks:
 
 
 def _cannot_present(connection: Connection) -> str:
-    driver = driver_of(connection)
-    if driver.autocommit:
+    if is_autocommit(connection):
         return "the connection is in AUTOCOMMIT mode, in which no lease can be presented"
-    if driver.read_only:
+    if is_read_only(connection):
         return "the transaction is READ ONLY, in which no lease is presented"
     return ""
-
-
-def _backend_pid(connection: Connection) -> int:
-    pid: int = driver_of(connection).info.backend_pid
-    return pid

@@ -20,7 +20,7 @@ from fencing.schema import names
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Refusal"]
+__all__ = ["Refusal", "facts_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +43,31 @@ class Refusal:
 
     @classmethod
     def read(cls, error: BaseException) -> Self:
-        """Read the exception of a driver."""
+        """Read the exception of a driver: psycopg's, or what SQLAlchemy has made of asyncpg's."""
         sqlstate = getattr(error, "sqlstate", None) or ""
         diagnosis = getattr(error, "diag", None)
-        facts: dict[str, Any] = {}
-        if sqlstate.startswith("ZF"):
-            facts = _facts(getattr(diagnosis, "message_detail", None))
+        if diagnosis is None:
+            # asyncpg has the same fields under other names.
+            native = error.__cause__ if hasattr(error.__cause__, "sqlstate") else error
+            said = {
+                "message": getattr(native, "message", None),
+                "detail": getattr(native, "detail", None),
+                "hint": getattr(native, "hint", None),
+                "context": getattr(native, "context", None),
+            }
+        else:
+            said = {
+                "message": diagnosis.message_primary,
+                "detail": diagnosis.message_detail,
+                "hint": diagnosis.message_hint,
+                "context": diagnosis.context,
+            }
         return cls(
             sqlstate=sqlstate,
-            message=getattr(diagnosis, "message_primary", None) or str(error),
-            hint=getattr(diagnosis, "message_hint", None) or "",
-            facts=facts,
-            context=getattr(diagnosis, "context", None) or "",
+            message=said["message"] or str(error),
+            hint=said["hint"] or "",
+            facts=facts_of(said["detail"]) if sqlstate.startswith("ZF") else {},
+            context=said["context"] or "",
         )
 
     @property
@@ -87,7 +100,8 @@ class Refusal:
         )
 
 
-def _facts(detail: str | None) -> dict[str, Any]:
+def facts_of(detail: str | None) -> dict[str, Any]:
+    """The JSON in the DETAIL of an error or notice; nothing if it holds none."""
     # Anybody may raise any SQLSTATE; what is not ours has no facts.
     try:
         facts = json.loads(detail or "")

@@ -168,6 +168,10 @@ class Bank:
             "SELECT fencing.admit(%s, %s, %s, 'test', %s)", (resource, token, holder, wait_ms)
         )
 
+    def raise_mark(self, resource: str, token: int) -> None:
+        """Set a fence forward at once, whoever acts under it."""
+        self.value("SELECT fencing.raise_fence(%s, %s)", resource, token)
+
     def wait_until_blocked(self, pid: int) -> None:
         """Until this backend waits for a lock."""
         self.wait_until("SELECT cardinality(pg_blocking_pids(%s)) > 0", pid)
