@@ -25,8 +25,8 @@ def call(command, *arguments: str, **environment: str):
 def test_install_says_what_it_did(database):
     name, host = make_url(database).database, make_url(database).host
     first, second = call(install, database), call(install, database)
-    assert (
-        first.output == f'Installed schema fencing in database "{name}" on {host} (fencing_0001).\n'
+    assert first.output == (
+        f'Installed schema fencing in database "{name}" on {host} (fencing_0001, fencing_0002).\n'
     )
     assert second.output == f'Schema fencing in database "{name}" on {host} is up to date.\n'
     assert first.exit_code == second.exit_code == 0

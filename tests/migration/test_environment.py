@@ -170,7 +170,7 @@ OURS = ROOT / "migrations" / "alembic.ini"
 def test_our_own_environment_runs_by_hand_and_install_goes_on_from_there(database):
     alembic("upgrade", "head", url=database, ini=OURS)
     assert install(database) == ()
-    assert "fencing_0001 (head)" in alembic("current", url=database, ini=OURS)
+    assert "fencing_0002 (head)" in alembic("current", url=database, ini=OURS)
     alembic("downgrade", "base", url=database, ini=OURS)
     assert "fence" not in {row[1] for row in catalog(database)["relations"]}
 

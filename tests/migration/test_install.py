@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -23,6 +24,9 @@ from tests.support.processes import ChildProcess
 if TYPE_CHECKING:
     from tests.support.child import Parent
 
+REVISIONS = ("fencing_0001", "fencing_0002")
+VERSION_1 = Path(__file__).parents[1].joinpath("schema/data/version_1.sql").read_text("utf-8")
+
 
 def revisions(url: str) -> list[tuple[str]]:
     with psycopg.connect(plain_url(url)) as connection:
@@ -35,9 +39,21 @@ def run(url: str, script: str) -> None:
 
 
 def test_it_installs_once_and_then_finds_nothing_to_do(database):
-    assert install(database) == ("fencing_0001",)
+    assert install(database) == REVISIONS
     assert install(database) == ()
-    assert revisions(database) == [("fencing_0001",)]
+    assert revisions(database) == [(REVISIONS[-1],)]
+
+
+def test_it_brings_forward_what_an_older_version_has_installed(database):
+    run(database, f"BEGIN; {VERSION_1}; COMMIT")
+    run(database, f"CREATE TABLE {VERSION_TABLE} (version_num varchar(32) PRIMARY KEY)")
+    run(database, f"INSERT INTO {VERSION_TABLE} VALUES ('fencing_0001')")
+    assert install(database) == ("fencing_0002",)
+    with psycopg.connect(plain_url(database)) as connection:
+        assert connection.execute(
+            "SELECT table_name, resource, version FROM fencing.guards ORDER BY 1"
+        ).fetchall() == [("accounts", "account:{id}", 2), ("ledger", "ledger", 2)]
+    assert install(database) == ()
 
 
 @pytest.mark.parametrize(
@@ -136,8 +152,8 @@ def _install_from_several_processes(url: str) -> None:
     finally:
         for child in children:
             child.close()
-    assert sorted(applied) == [[], [], ["fencing_0001"]]
-    assert revisions(url) == [("fencing_0001",)]
+    assert sorted(applied) == [[], [], list(REVISIONS)]
+    assert revisions(url) == [(REVISIONS[-1],)]
 
 
 def _wait_until_all_wait(url: str, number: int) -> None:
@@ -174,7 +190,7 @@ def test_two_threads_at_once_install_in_two_databases(database_factory):
             thread.start()
         for thread in threads:
             thread.join()
-        assert outcomes == {one: ("fencing_0001",), two: ("fencing_0001",)}
+        assert outcomes == {one: REVISIONS, two: REVISIONS}
 
 
 def test_it_says_nothing(database, capfd, caplog):
@@ -216,7 +232,7 @@ def test_uninstalling_under_a_guarded_table_changes_nothing(database):
     run(database, ddl.script(ddl.fence_table("t", "t:{id}")))
     with pytest.raises(FencingUsageError, match="still guards t"):
         uninstall(database)
-    assert revisions(database) == [("fencing_0001",)]
+    assert revisions(database) == [(REVISIONS[-1],)]
 
 
 def test_a_failed_installation_leaves_nothing_behind(database):
@@ -261,7 +277,10 @@ def test_what_is_unexpected_is_not_described():
 
 
 def test_the_versions_are_where_they_say(database):
-    assert [path.name for path in versions_path().glob("*.py")] == ["0001_schema.py"]
+    assert sorted(path.name for path in versions_path().glob("*.py")) == [
+        "0001_schema.py",
+        "0002_version_2.py",
+    ]
     assert versions_path().is_absolute()
 
 
