@@ -60,7 +60,7 @@ class Change:
 
 def compare_guards(
     context: AutogenContext, upgrade: ops.UpgradeOps, schemas: AbstractSet[str | None]
-) -> Any:  # noqa: ANN401 -- a PriorityDispatchResult where Alembic has them
+) -> None:
     """Add to ``upgrade`` what makes the guards those that are declared.
 
     Args:
@@ -76,11 +76,6 @@ def compare_guards(
         comparison = _Comparison(context, upgrade, schemas)
         comparison.forget_ours()
         comparison.compare()
-    try:
-        from alembic.util import PriorityDispatchResult  # noqa: PLC0415
-    except ImportError:  # before Alembic 1.18
-        return None
-    return PriorityDispatchResult.CONTINUE
 
 
 class _Comparison:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from fencing.schema.names import SCHEMA
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from collections.abc import Set as AbstractSet
@@ -24,17 +26,22 @@ def compare(context: Any, upgrade: Any, schemas: AbstractSet[str | None]) -> Any
     """Autogenerate's comparison of schemas: adds what is to be done about guards."""
     from fencing.migration.comparison import compare_guards  # noqa: PLC0415 -- see above
 
-    return compare_guards(context, upgrade, schemas)
+    compare_guards(context, upgrade, schemas)
+    return _go_on()
 
 
 def leave_out_ours(context: Any, upgrade: Any, schemas: set[str | None]) -> Any:  # noqa: ANN401
     """Keep Alembic from reading schema ``fencing``, which is in nobody's metadata."""
-    from alembic.util import PriorityDispatchResult  # noqa: PLC0415 -- older versions have none
-
-    from fencing.schema.names import SCHEMA  # noqa: PLC0415
-
     del context, upgrade
     schemas.discard(SCHEMA)
+    return _go_on()
+
+
+def _go_on() -> Any:  # noqa: ANN401
+    try:
+        from alembic.util import PriorityDispatchResult  # noqa: PLC0415
+    except ImportError:  # before 1.18
+        return None
     return PriorityDispatchResult.CONTINUE
 
 
@@ -82,6 +89,8 @@ def ensure() -> None:
     except ImportError:
         from alembic.autogenerate import comparators  # noqa: PLC0415
 
+        # They know no priorities, and their registry has no other door.
+        comparators._registry["schema", "default"].insert(0, leave_out_ours)  # noqa: SLF001
         comparators.dispatch_for("schema")(compare)
         return
     if NAME not in plugins._all_plugins:  # noqa: SLF001 -- there is no public way to ask

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import alembic
@@ -48,19 +49,102 @@ def test_it_imports_no_more_than_alembic_itself_does():
     assert "alembic.command" not in ours
 
 
-@pytest.mark.skipif(
-    Version(alembic.__version__) < Version("1.20.1"),
-    reason="older ones take no module for a plugin",
+def as_installed(folder: Path) -> Path:
+    """A folder for sys.path that makes this checkout look like the installed package."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    info = folder / f"fencing-{project['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: fencing\nVersion: {project['version']}\n"
+    )
+    points = project["entry-points"]["alembic.plugins"]
+    (info / "entry_points.txt").write_text(
+        "[alembic.plugins]\n" + "".join(f"{name} = {target}\n" for name, target in points.items())
+    )
+    return folder
+
+
+def without_plugins(folder: Path) -> Path:
+    """A folder for sys.path that hides the entry points of an installed package."""
+    info = folder / "fencing-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fencing\nVersion: 0\n")
+    return folder
+
+
+has_plugins = pytest.mark.skipif(
+    Version(alembic.__version__) < Version("1.18"), reason="this version of Alembic has no plugins"
 )
-def test_it_can_be_a_plugin_that_alembic_loads_during_its_own_import(tmp_path):
+
+# What somebody may import first: each meets Alembic in another state.
+FIRST = [
+    "import alembic",
+    "import alembic.command",
+    "import alembic.operations.ops",
+    "import fencing.migration",
+    "import fencing.migration.plugin",
+]
+
+
+@has_plugins
+@pytest.mark.parametrize("first", FIRST)
+def test_as_a_plugin_it_brings_the_operations_whatever_is_imported_first(first, tmp_path):
+    code = f"{first}; from alembic import op; print(op.fence_table.__name__)"
+    assert python(code, path=(as_installed(tmp_path),)) == "fence_table\n"
+
+
+@pytest.mark.parametrize("first", FIRST[:3])
+def test_an_import_brings_the_operations_where_there_are_no_plugins(first, tmp_path):
+    code = (
+        f"{first}; import fencing.migration; from alembic import op; print(op.fence_table.__name__)"
+    )
+    assert python(code, path=(without_plugins(tmp_path),)) == "fence_table\n"
+
+
+COMPARE = """
+import sqlalchemy as sa
+from alembic.autogenerate import produce_migrations, render_python_code
+from alembic.migration import MigrationContext
+from fencing import fenced_by
+
+metadata = sa.MetaData()
+fenced_by("account:{id}")(sa.Table("accounts", metadata, sa.Column("id", sa.Integer)))
+engine = sa.create_engine(URL, poolclass=sa.NullPool)
+with engine.connect() as connection:
+    script = produce_migrations(MigrationContext.configure(connection), metadata)
+print(render_python_code(script.upgrade_ops))
+"""
+
+
+@has_plugins
+def test_as_a_plugin_it_is_compared_and_rendered_without_an_import(tmp_path, database):
+    code = COMPARE.replace("URL", repr(database))
+    assert "op.fence_table('accounts', resource=" in python(code, path=(as_installed(tmp_path),))
+
+
+def test_after_an_import_it_is_compared_and_rendered_where_there_are_no_plugins(tmp_path, database):
+    code = "import fencing.migration\n" + COMPARE.replace("URL", repr(database))
+    assert "op.fence_table('accounts', resource=" in python(code, path=(without_plugins(tmp_path),))
+
+
+@has_plugins
+def test_a_plugin_of_somebody_elses_may_import_it(tmp_path):
     """In that moment, importing Alembic's renderers breaks every import of Alembic."""
-    info = tmp_path / "aplugin-1.0.dist-info"
+    info = without_plugins(tmp_path) / "aplugin-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: aplugin\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[alembic.plugins]\nfencing = aplugin\n")
-    (tmp_path / "aplugin.py").write_text("import fencing.migration\ndef setup(plugin): pass\n")
-    code = (
-        "import sys; import alembic; from alembic import op; "
-        "assert 'fencing.migration' in sys.modules; print(op.fence_table.__name__)"
+    (info / "entry_points.txt").write_text("[alembic.plugins]\naplugin = aplugin:modules\n")
+    (tmp_path / "aplugin.py").write_text(
+        "import types, fencing.migration\n"
+        "class Module(types.ModuleType):\n"
+        "    def __iter__(self): yield self\n"
+        "    def setup(self, plugin): pass\n"
+        "modules = Module('aplugin')\n"
     )
+    code = "import alembic; from alembic import op; print(op.fence_table.__name__)"
     assert python(code, path=(tmp_path,)) == "fence_table\n"
+
+
+def test_the_migrations_module_can_be_imported_without_a_driver_or_redis():
+    code = "import sys, fencing.migration; print({'redis', 'psycopg'} & set(sys.modules))"
+    assert python(code) == "set()\n"
