@@ -1,4 +1,7 @@
-"""What the driver knows of a connection, where SQLAlchemy does not ask, or believes otherwise."""
+"""What the driver knows of a connection, where SQLAlchemy does not ask, or believes otherwise.
+
+``psycopg`` is psycopg 3, sync and async; ``asyncpg`` comes only through an async engine.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,68 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-__all__ = ["driver_of", "has_failed", "is_idle"]
+__all__ = ["backend_pid", "driver_of", "has_failed", "is_autocommit", "is_idle", "is_read_only"]
 
 # libpq's PGTransactionStatusType.
 _IDLE, _IN_ERROR = 0, 3
 
+_IN_FAILED_TRANSACTION = "25P02"
 
-def driver_of(connection: Connection) -> Any:  # noqa: ANN401 - psycopg's, sync or async
+
+def driver_of(connection: Connection) -> Any:  # noqa: ANN401 - psycopg's or asyncpg's
     """The driver's own connection, also of one that was detached from its pool."""
-    dbapi: Any = connection.connection.dbapi_connection
-    return connection.dialect.get_driver_connection(dbapi)
+    return connection.dialect.get_driver_connection(_adapted(connection))
 
 
 def is_idle(driver: Any) -> bool:  # noqa: ANN401
     """Whether no transaction is open on a driver's connection."""
+    if _is_asyncpg(driver):
+        return driver.is_closed() or not driver.is_in_transaction()
     return bool(driver.closed) or driver.info.transaction_status == _IDLE
 
 
-def has_failed(driver: Any) -> bool:  # noqa: ANN401
+def has_failed(connection: Connection) -> bool:
     """Whether its transaction can only be rolled back."""
-    return not driver.closed and driver.info.transaction_status == _IN_ERROR
+    driver = driver_of(connection)
+    if not _is_asyncpg(driver):
+        return not driver.closed and driver.info.transaction_status == _IN_ERROR
+    if is_idle(driver):
+        return False
+    # asyncpg knows it, and does not tell.
+    cursor = connection.connection.cursor()
+    try:
+        cursor.execute("SELECT 1")
+    except connection.dialect.loaded_dbapi.Error as error:
+        return getattr(error, "sqlstate", None) == _IN_FAILED_TRANSACTION
+    finally:
+        cursor.close()
+    return False
+
+
+def is_autocommit(connection: Connection) -> bool:
+    """Whether the driver begins no transactions."""
+    return bool(_adapted(connection).autocommit)
+
+
+def is_read_only(connection: Connection) -> bool:
+    """Whether the driver begins READ ONLY transactions."""
+    adapted = _adapted(connection)
+    read_only = adapted.readonly if hasattr(adapted, "readonly") else adapted.read_only
+    return bool(read_only)
+
+
+def backend_pid(connection: Connection) -> int:
+    """PostgreSQL's pid of the session."""
+    driver = driver_of(connection)
+    pid: int = driver.get_server_pid() if _is_asyncpg(driver) else driver.info.backend_pid
+    return pid
+
+
+def _adapted(connection: Connection) -> Any:  # noqa: ANN401
+    """The connection as SQLAlchemy's dialect has it."""
+    return connection.connection.dbapi_connection
+
+
+def _is_asyncpg(driver: Any) -> bool:  # noqa: ANN401
+    # By what it can do: connections may be wrapped, and asyncpg need not be installed.
+    return hasattr(driver, "is_in_transaction")

@@ -44,30 +44,14 @@ class Refusal:
     @classmethod
     def read(cls, error: BaseException) -> Self:
         """Read the exception of a driver: psycopg's, or what SQLAlchemy has made of asyncpg's."""
-        sqlstate = getattr(error, "sqlstate", None) or ""
-        diagnosis = getattr(error, "diag", None)
-        if diagnosis is None:
-            # asyncpg has the same fields under other names.
-            native = error.__cause__ if hasattr(error.__cause__, "sqlstate") else error
-            said = {
-                "message": getattr(native, "message", None),
-                "detail": getattr(native, "detail", None),
-                "hint": getattr(native, "hint", None),
-                "context": getattr(native, "context", None),
-            }
-        else:
-            said = {
-                "message": diagnosis.message_primary,
-                "detail": diagnosis.message_detail,
-                "hint": diagnosis.message_hint,
-                "context": diagnosis.context,
-            }
+        said = _said(error)
+        sqlstate = said.get("sqlstate") or ""
         return cls(
             sqlstate=sqlstate,
-            message=said["message"] or str(error),
-            hint=said["hint"] or "",
-            facts=facts_of(said["detail"]) if sqlstate.startswith("ZF") else {},
-            context=said["context"] or "",
+            message=said.get("message") or str(error),
+            hint=said.get("hint") or "",
+            facts=facts_of(said.get("detail")) if sqlstate.startswith("ZF") else {},
+            context=said.get("context") or "",
         )
 
     @property
@@ -98,6 +82,29 @@ class Refusal:
             f"role or database has set, or a maintenance of its table ({self.message}); try later",
             resource=resource,
         )
+
+
+def _said(error: BaseException) -> dict[str, str | None]:
+    """What the server has said; nothing if it has said nothing."""
+    diagnosis = getattr(error, "diag", None)
+    if diagnosis is not None:
+        return {
+            "sqlstate": getattr(error, "sqlstate", None),
+            "message": diagnosis.message_primary,
+            "detail": diagnosis.message_detail,
+            "hint": diagnosis.message_hint,
+            "context": diagnosis.context,
+        }
+    # SQLAlchemy's error was made of asyncpg's, and that one may only say that the connection was
+    # lost (class 08), and be made of what the server said before.
+    cause: BaseException | None = error
+    while cause is not None:
+        sqlstate = getattr(cause, "sqlstate", None) or ""
+        if hasattr(cause, "message") and sqlstate and not sqlstate.startswith("08"):
+            fields = ("sqlstate", "message", "detail", "hint", "context")
+            return {name: getattr(cause, name, None) for name in fields}
+        cause = cause.__cause__
+    return {}
 
 
 def facts_of(detail: str | None) -> dict[str, Any]:

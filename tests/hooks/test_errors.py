@@ -214,13 +214,14 @@ class TestEndedSessions:
                 session.rollback()
         assert bank.balance(account) == 1, "it was committed, and nobody said that it was not"
 
-    async def test_under_asyncio_a_terminated_one_is_an_operational_error(
+    async def test_under_asyncio_a_terminated_one_is_the_driver_s_error(
         self, async_guard: AsyncGuard, async_engine: AsyncEngine, bank: Bank, resource: str
     ) -> None:
         async with async_guard.acquire(resource) as lease, AsyncSession(async_engine) as session:
             bank.kill_backend(await session.scalar(PID))
-            with pytest.raises(OperationalError):
+            with pytest.raises(DBAPIError) as error:
                 await session.execute(text("SELECT 1"))
+            assert error.value.connection_invalidated
             assert not lease.lost
 
     async def test_under_asyncio_one_that_its_limit_has_ended_is_expired(

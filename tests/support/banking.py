@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, create_engine, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from fencing import AsyncGuard, Guard
@@ -90,10 +90,10 @@ def guard(locks: ScriptedLocks, engine: Engine) -> Guard:
     return Guard(locks, engine)
 
 
-@pytest.fixture
-async def async_engine(bank: Bank) -> AsyncIterator[AsyncEngine]:
-    """An async engine of the bank."""
-    engine = create_async_engine(bank.url)
+@pytest.fixture(params=["psycopg", "asyncpg"])
+async def async_engine(bank: Bank, request: pytest.FixtureRequest) -> AsyncIterator[AsyncEngine]:
+    """An async engine of the bank, with each driver."""
+    engine = create_async_engine(make_url(bank.url).set(drivername=f"postgresql+{request.param}"))
     yield engine
     if "_fencing_database" in vars(engine.sync_engine):
         await Database.of(engine.sync_engine).admissions.aclose()

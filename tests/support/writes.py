@@ -59,9 +59,12 @@ def upsert(session: Session, account: int) -> None:
 
 
 def driver_sql(session: Session, account: int) -> None:
-    session.connection().exec_driver_sql(
-        "UPDATE accounts SET balance = 0 WHERE id = %(id)s", {"id": account}
-    )
+    connection = session.connection()
+    statement = "UPDATE accounts SET balance = 0 WHERE id = "
+    if connection.dialect.driver == "asyncpg":
+        connection.exec_driver_sql(f"{statement}$1", (account,))
+    else:
+        connection.exec_driver_sql(f"{statement}%(id)s", {"id": account})
 
 
 def through_the_cursor(write: RawWrite) -> Write:
