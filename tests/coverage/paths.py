@@ -1,0 +1,9 @@
+"""Every write path that is tried, in the order of docs/coverage.md."""
+
+from __future__ import annotations
+
+from tests.coverage.parts import PART_PATHS
+from tests.coverage.plain import PLAIN
+from tests.coverage.templates import TEMPLATE_PATHS
+
+PATHS = [*PLAIN, *PART_PATHS, *TEMPLATE_PATHS]
