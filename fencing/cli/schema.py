@@ -10,7 +10,7 @@ import click
 from fencing.schema import ddl
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 __all__ = ["install", "sql"]
 
@@ -37,54 +37,100 @@ def install(url: str | None, *, as_script: bool) -> None:
         applied = migration.install(url)
         where = migration.place(url)
     if applied:
-        click.echo(f"Installed schema fencing in {where} ({', '.join(applied)}).")
+        done = "Installed" if "fencing_0001" in applied else "Upgraded"
+        click.echo(f"{done} schema fencing in {where} ({', '.join(applied)}).")
     else:
         click.echo(f"Schema fencing in {where} is up to date.")
 
 
 @click.command()
 @click.option("--table", metavar="NAME", help="Print the guard of this table.")
+@click.option("--alter", metavar="NAME", help="Print what changes the guard of this table.")
+@click.option("--unfence", metavar="NAME", help="Print what removes the guard of this table.")
 @click.option("--resource", metavar="TEMPLATE", help="Its resource, such as 'account:{id}'.")
 @click.option(
     "--operations",
     metavar="LIST",
     help="What to guard, separated by commas; default: insert,update,delete.",
 )
-@click.option("--unfence", metavar="NAME", help="Print what removes the guard of this table.")
+@click.option(
+    "--mode",
+    metavar="MODE",
+    help="enforce, or observe: report what would be refused, and let it pass.",
+)
 @click.option("--schema", metavar="NAME", help="Schema of the table; default: the search_path's.")
+@click.option("--upgrade", is_flag=True, help="Print what upgrades schema fencing.")
 @click.option("--uninstall", is_flag=True, help="Print what removes schema fencing.")
-def sql(
+def sql(  # noqa: PLR0913 -- an argument for each option
     *,
     table: str | None,
+    alter: str | None,
+    unfence: str | None,
     resource: str | None,
     operations: str | None,
-    unfence: str | None,
+    mode: str | None,
     schema: str | None,
+    upgrade: bool,
     uninstall: bool,
 ) -> None:
     """Print DDL: of schema fencing, or with --table of the guard of one table.
 
     Run it in one transaction: fencing sql | psql -1 -v ON_ERROR_STOP=1
     """
-    if sum([table is not None, unfence is not None, uninstall]) > 1:
-        raise click.UsageError("--table, --unfence and --uninstall exclude each other")
-    if (table is None) != (resource is None):
-        raise click.UsageError("--table and --resource go together")
-    if operations is not None and table is None:
-        raise click.UsageError("--operations goes with --table")
-    if schema is not None and table is None and unfence is None:
-        raise click.UsageError("--schema goes with --table or --unfence")
+    _check_options(
+        {"--table": table, "--alter": alter, "--unfence": unfence, "--schema": schema}
+        | {"--resource": resource, "--operations": operations, "--mode": mode}
+        | {"--upgrade": upgrade or None, "--uninstall": uninstall or None}
+    )
+    several = None if operations is None else operations.split(",")
     with failing_in_one_line():
         if table is not None and resource is not None:
-            wanted = ddl.OPERATIONS if operations is None else operations.split(",")
-            statements = ddl.fence_table(table, resource, schema=schema, operations=wanted)
+            statements = ddl.fence_table(
+                table,
+                resource,
+                schema=schema,
+                operations=ddl.OPERATIONS if several is None else several,
+                mode="enforce" if mode is None else mode,
+            )
+        elif alter is not None:
+            statements = ddl.alter_fence(
+                alter, schema=schema, resource=resource, operations=several, mode=mode
+            )
         elif unfence is not None:
             statements = ddl.unfence_table(unfence, schema=schema)
+        elif upgrade:
+            statements = ddl.upgrade()
         elif uninstall:
             statements = ddl.uninstall()
         else:
             statements = ddl.install()
         print_script(ddl.script(statements))
+
+
+_GUARDS = ("--table", "--alter", "--unfence")
+# What goes with which.
+_PARTNERS = {
+    "--resource": ("--table", "--alter"),
+    "--operations": ("--table", "--alter"),
+    "--mode": ("--table", "--alter"),
+    "--schema": _GUARDS,
+}
+
+
+def _check_options(options: Mapping[str, object]) -> None:
+    """Refuse options that do not fit together; one that was not given is ``None``."""
+    given = [name for name, value in options.items() if value is not None]
+    if len({*_GUARDS, "--upgrade", "--uninstall"} & set(given)) > 1:
+        raise click.UsageError(
+            "--table, --alter, --unfence, --upgrade and --uninstall exclude each other"
+        )
+    for name, partners in _PARTNERS.items():
+        if name in given and not set(partners) & set(given):
+            raise click.UsageError(f"{name} goes with {' or '.join(partners)}")
+    if "--table" in given and "--resource" not in given:
+        raise click.UsageError("--table needs --resource")
+    if "--alter" in given and not {"--resource", "--operations", "--mode"} & set(given):
+        raise click.UsageError("--alter needs --resource, --operations or --mode")
 
 
 def print_script(script: str) -> None:

@@ -32,6 +32,13 @@ def test_install_says_what_it_did(database):
     assert first.exit_code == second.exit_code == 0
 
 
+def test_install_says_when_it_has_upgraded(database):
+    call(install, database)
+    with psycopg.connect(plain_url(database)) as connection:
+        connection.execute("UPDATE fencing_version SET version_num = 'fencing_0001'")
+    assert call(install, database).output.startswith("Upgraded schema fencing in database")
+
+
 def test_install_takes_its_url_from_the_environment(database):
     assert "Installed" in call(install, FENCING_DATABASE_URL=plain_url(database)).output
 
@@ -115,6 +122,21 @@ def test_sql_takes_schema_and_operations():
     )
 
 
+def test_sql_takes_a_mode_and_alters_guards():
+    observed = call(sql, "--table", "a", "--resource", "a:{id}", "--mode", "observe")
+    assert observed.output == ddl.script(ddl.fence_table("a", "a:{id}", mode="observe"))
+    altered = call(sql, "--alter", "a", "--schema", "s", "--mode", "enforce")
+    assert altered.output == ddl.script(ddl.alter_fence("a", schema="s", mode="enforce"))
+    everything = ["--resource", "b:{id}", "--operations", "update"]
+    assert call(sql, "--alter", "a", *everything).output == ddl.script(
+        ddl.alter_fence("a", resource="b:{id}", operations=["update"])
+    )
+
+
+def test_sql_upgrades():
+    assert call(sql, "--upgrade").output == ddl.script(ddl.upgrade())
+
+
 def test_sql_has_the_reverses():
     assert call(sql, "--uninstall").output == ddl.script(ddl.uninstall())
     unfence = ddl.script(ddl.unfence_table("a", schema="s"))
@@ -128,6 +150,11 @@ def test_sql_has_the_reverses():
         ["--resource", "a"],
         ["--table", "a", "--resource", "a", "--uninstall"],
         ["--unfence", "a", "--uninstall"],
+        ["--upgrade", "--uninstall"],
+        ["--alter", "a"],
+        ["--alter", "a", "--table", "a", "--resource", "a"],
+        ["--mode", "observe"],
+        ["--unfence", "a", "--mode", "observe"],
         ["--operations", "insert"],
         ["--schema", "s"],
         ["--schema", "s", "--uninstall"],
@@ -148,6 +175,8 @@ def test_options_that_do_not_fit_together_are_refused(arguments):
         ["--table", "", "--resource", "a"],
         ["--table", "a", "--resource", "a", "--operations", "merge"],
         ["--table", "a", "--resource", "a", "--operations", ""],
+        ["--table", "a", "--resource", "a", "--mode", "watch"],
+        ["--alter", "a", "--mode", ""],
         ["--unfence", ""],
     ],
 )
