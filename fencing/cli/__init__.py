@@ -1,1 +1,1 @@
-"""The command line: ``fencing dev``, ``demo``, ``install`` and ``sql``."""
+"""The command line: ``fencing dev``, ``demo``, ``install``, ``verify`` and others."""

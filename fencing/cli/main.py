@@ -28,7 +28,10 @@ COMMANDS = {
     "demo": Entry("fencing.cli.demo", "demo", "Show an expired holder, with and without fencing."),
     "dev": Entry("fencing.cli.dev", "dev", "Run a command with real servers beside it."),
     "install": Entry("fencing.cli.schema", "install", "Install schema fencing in a database."),
+    "prune": Entry("fencing.cli.prune", "prune", "Forget fences that nobody has used for long."),
+    "raise": Entry("fencing.cli.raise_fence", "raise_fence", "Set a fence forward by hand."),
     "sql": Entry("fencing.cli.schema", "sql", "Print the DDL of schema fencing."),
+    "verify": Entry("fencing.cli.verify", "verify", "Say what is missing from guards, or weak."),
 }
 
 

@@ -1,0 +1,10 @@
+"""What administrators do to a database beside migrations: verify, prune, raise a fence.
+
+Each function takes the URL of a database and connects for this call only.
+"""
+
+from fencing.administration.pruning import Pruned, prunable, prune
+from fencing.administration.raising import Raised, raise_fence
+from fencing.administration.verifying import verify_url
+
+__all__ = ["Pruned", "Raised", "prunable", "prune", "raise_fence", "verify_url"]

@@ -1,0 +1,42 @@
+"""``fencing raise``: sets a resource's high-water mark forward by hand."""
+
+from __future__ import annotations
+
+import click
+
+__all__ = ["raise_fence"]
+
+MAX_TOKEN = 2**53 - 1
+
+
+@click.command("raise")
+@click.argument("url")
+@click.argument("resource")
+@click.argument("token", type=click.IntRange(1, MAX_TOKEN))
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0.001, 86_400),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Longest wait for open transactions that have written the resource.",
+)
+def raise_fence(url: str, resource: str, token: int, *, timeout: float) -> None:
+    """Set the mark of RESOURCE forward to TOKEN in the database at URL.
+
+    Whoever holds the resource is overtaken; the next lease has a token above it. For a database
+    that was restored from a backup, say, or to shut a holder out. It never moves a mark backwards.
+
+    URL looks like postgresql://owner:password@host:5432/database.
+    """
+    from fencing import administration
+    from fencing.cli.schema import failing_in_one_line
+    from fencing.migration import place
+
+    with failing_in_one_line():
+        raised = administration.raise_fence(url, resource, token, timeout=timeout)
+        where = place(url)
+    click.echo(
+        f'Raised the mark of "{resource}" in {where} from {raised.before or "none"} to '
+        f"{raised.after}; who held it is overtaken."
+    )

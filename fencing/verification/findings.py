@@ -1,0 +1,83 @@
+"""What a verification finds, as facts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["SEVERITIES", "Finding", "Severity", "Verification", "VerifiedTable"]
+
+Severity = Literal["error", "warning", "info"]
+
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+"""Gravest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that a verification has found.
+
+    Attributes:
+        severity: ``"error"``: there is a way around a guard, or the guard does not work;
+            ``"warning"``: something weakens it, or may; ``"info"``: good to know.
+        code: What kind of thing, such as ``"trigger-disabled"``; stable between versions.
+        message: What was found, in a sentence.
+        remedy: What to do about it; where it is SQL, it can be run as it is.
+        table: The table concerned, with its schema; ``None`` where it is the whole database.
+        subject: The trigger, function, role, setting, ... concerned, if it is one.
+    """
+
+    severity: Severity
+    code: str
+    message: str
+    remedy: str
+    table: str | None = None
+    subject: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedTable:
+    """A table that is guarded, or declared to be.
+
+    Attributes:
+        name: Its name, with its schema.
+        guarded: Whether a guard was found on it.
+        declared: Whether the metadata declare it; ``None`` where no metadata was given.
+        resource: The resource template of its guard; of its declaration, where it has none.
+        operations: What is guarded, of ``"insert"``, ``"update"`` and ``"delete"``.
+        mode: ``"enforce"`` or ``"observe"``.
+        parts: The partitions and inheritance children that its guard should cover.
+    """
+
+    name: str
+    guarded: bool
+    declared: bool | None
+    resource: str
+    operations: tuple[str, ...]
+    mode: str
+    parts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was found in one database.
+
+    Attributes:
+        database: Its name.
+        schema_version: The version of schema ``fencing``; 0 where there is none.
+        tables: Every table that is guarded or declared, by name.
+        findings: What was found, the gravest first.
+    """
+
+    database: str
+    schema_version: int
+    tables: tuple[VerifiedTable, ...]
+    findings: tuple[Finding, ...]
+
+    def count(self, severity: Severity) -> int:
+        """How many findings of a severity there are."""
+        return sum(finding.severity == severity for finding in self.findings)
+
+    def passes(self, *, strict: bool = False) -> bool:
+        """Whether there is no error; if ``strict``, no warning either."""
+        return not self.count("error") and not (strict and self.count("warning"))
