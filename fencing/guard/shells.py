@@ -13,6 +13,7 @@ from fencing.errors import LockNotAcquiredError
 from fencing.guard.base import BaseGuard, check_engines
 from fencing.guard.holding import resource_of_call
 from fencing.hooks.database import Database
+from fencing.hooks.verifying import averify_databases, verify_databases
 from fencing.lease import AsyncLease, Lease
 from fencing.performing import perform, perform_async
 from fencing.plan import not_granted
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
     from fencing.service import AsyncLockService, LockService
+    from fencing.verification import Verification
 
 __all__ = ["AsyncGuard", "Guard"]
 
@@ -194,6 +196,25 @@ class Guard(BaseGuard[Lease]):
             raise TypeError(f"admit() takes a Lease, not {type(lease).__name__}")
         perform(self._plan_admission(lease), self.locks)
 
+    def verify(self, metadata: object = None) -> list[Verification]:
+        """Verify the guards of every engine's database, as ``fencing verify`` does.
+
+        Reads catalogs only, on a connection of its own for each; what an application's role may
+        see is enough.
+
+        Args:
+            metadata: A ``MetaData``, or a declarative base class: what ``fenced_by`` declares in
+                it is compared with what is there. A declared table has to be in one of several
+                databases.
+
+        Returns:
+            For each database its guarded tables and what was found.
+
+        Raises:
+            TypeError: The metadata are neither.
+        """
+        return verify_databases(self.databases, metadata)
+
     def close(self) -> None:
         """Close the idle connections of admissions and lock service; the guard stays usable."""
         for database in self.databases:
@@ -297,6 +318,10 @@ class AsyncGuard(BaseGuard[AsyncLease]):
         if not isinstance(lease, AsyncLease):
             raise TypeError(f"admit() takes an AsyncLease, not {type(lease).__name__}")
         await perform_async(self._plan_admission(lease), self.locks)
+
+    async def verify(self, metadata: object = None) -> list[Verification]:
+        """See :meth:`Guard.verify`."""
+        return await averify_databases(self.databases, metadata)
 
     async def aclose(self) -> None:
         """See :meth:`Guard.close`."""

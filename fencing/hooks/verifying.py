@@ -1,13 +1,15 @@
-"""Verifies the database of a guard, on a connection apart."""
+"""Verifies the databases of a guard, each on a connection apart."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
+from sqlalchemy.util import greenlet_spawn
 
 from fencing.guarding.verifying import looking, verify
 from fencing.hooks.admission import INTERNAL
+from fencing.verification import declared_in, together
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,16 +17,31 @@ if TYPE_CHECKING:
     from fencing.hooks.database import Database
     from fencing.verification import Declared, Verification
 
-__all__ = ["verify_database"]
+__all__ = ["averify_databases", "verify_databases"]
 
 
-def verify_database(database: Database, declared: Sequence[Declared] | None = None) -> Verification:
-    """Verify a guard's database; within the greenlet of an async engine as well.
+def verify_databases(databases: Sequence[Database], metadata: object = None) -> list[Verification]:
+    """Verify them one after the other.
 
     Args:
-        database: The database.
-        declared: The tables that should be guarded; ``None``: nobody knows.
+        databases: The databases of a guard.
+        metadata: A ``MetaData``, or a class that has one; ``None``: nothing is declared.
+
+    Raises:
+        TypeError: The metadata are neither.
     """
+    declared = None if metadata is None else declared_in(metadata)
+    return together([_verify(database, declared) for database in databases])
+
+
+async def averify_databases(
+    databases: Sequence[Database], metadata: object = None
+) -> list[Verification]:
+    """:func:`verify_databases` for async engines."""
+    return await greenlet_spawn(verify_databases, databases, metadata)
+
+
+def _verify(database: Database, declared: Sequence[Declared] | None) -> Verification:
     source = database.admissions.engine
     # One connection, which is in nobody's way: admissions count theirs.
     apart = Engine(source.pool.recreate(), source.dialect, source.url)

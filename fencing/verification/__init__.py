@@ -10,7 +10,7 @@ In three steps: :mod:`~fencing.verification.facts` gathers, the checks judge,
 """
 
 from fencing.verification.declared import Declared, declared_in
-from fencing.verification.findings import Finding, Verification, VerifiedTable
+from fencing.verification.findings import Finding, Verification, VerifiedTable, together
 from fencing.verification.plan import perform, verification
 
 __all__ = [
@@ -20,5 +20,6 @@ __all__ = [
     "VerifiedTable",
     "declared_in",
     "perform",
+    "together",
     "verification",
 ]

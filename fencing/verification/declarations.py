@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fencing.verification.findings import Finding, VerifiedTable
+from fencing.verification.findings import ABSENT, Finding, VerifiedTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ def check(
         relation = _find(facts, each)
         if relation is None:
             yield Finding(
-                "error", "table-absent",
+                "error", ABSENT,
                 "is declared with fenced_by, and the database has no such table",
                 "create it, or verify the database that it is in", table=_name(each),
             )  # fmt: skip

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
-__all__ = ["SEVERITIES", "Finding", "Severity", "Verification", "VerifiedTable"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "ABSENT",
+    "SEVERITIES",
+    "Finding",
+    "Severity",
+    "Verification",
+    "VerifiedTable",
+    "together",
+]
+
+ABSENT = "table-absent"
+"""The code of a declared table that a database does not have."""
 
 Severity = Literal["error", "warning", "info"]
 
@@ -81,3 +95,23 @@ class Verification:
     def passes(self, *, strict: bool = False) -> bool:
         """Whether there is no error; if ``strict``, no warning either."""
         return not self.count("error") and not (strict and self.count("warning"))
+
+
+def together(verifications: Sequence[Verification]) -> list[Verification]:
+    """Several databases of one application, verified against the same declarations.
+
+    What is declared is in one of them; that the others lack it is no finding.
+    """
+
+    def lacks(verification: Verification) -> set[str | None]:
+        return {finding.table for finding in verification.findings if finding.code == ABSENT}
+
+    nowhere = set.intersection(*map(lacks, verifications)) if verifications else set()
+    return [
+        replace(
+            each,
+            tables=tuple(t for t in each.tables if t.name not in lacks(each) - nowhere),
+            findings=tuple(f for f in each.findings if f.code != ABSENT or f.table in nowhere),
+        )
+        for each in verifications
+    ]
