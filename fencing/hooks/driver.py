@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-__all__ = ["backend_pid", "driver_of", "has_failed", "is_autocommit", "is_idle", "is_read_only"]
+__all__ = [
+    "backend_pid", "driver_of", "had_ended", "has_failed", "is_autocommit", "is_closed", "is_idle",
+    "is_read_only",
+]  # fmt: skip
 
 # libpq's PGTransactionStatusType.
 _IDLE, _IN_ERROR = 0, 3
@@ -25,9 +28,11 @@ def driver_of(connection: Connection) -> Any:  # noqa: ANN401 - psycopg's or asy
 
 def is_idle(driver: Any) -> bool:  # noqa: ANN401
     """Whether no transaction is open on a driver's connection."""
+    if is_closed(driver):
+        return True
     if _is_asyncpg(driver):
-        return driver.is_closed() or not driver.is_in_transaction()
-    return bool(driver.closed) or driver.info.transaction_status == _IDLE
+        return not driver.is_in_transaction()
+    return bool(driver.info.transaction_status == _IDLE)
 
 
 def has_failed(connection: Connection) -> bool:
@@ -46,6 +51,20 @@ def has_failed(connection: Connection) -> bool:
     finally:
         cursor.close()
     return False
+
+
+def is_closed(driver: Any) -> bool:  # noqa: ANN401
+    """Whether the connection has ended, as far as the driver has noticed."""
+    return bool(driver.is_closed() if _is_asyncpg(driver) else driver.closed)
+
+
+def had_ended(error: BaseException | None) -> bool:
+    """Whether nothing was sent since the server had ended the session, says an error of asyncpg's.
+
+    Between the server's last words and the end of the connection asyncpg is in a state of its own
+    (2: it has received an error that answers nothing), which it does not take for a closed one.
+    """
+    return "another operation (2) is in progress" in str(error)
 
 
 def is_autocommit(connection: Connection) -> bool:

@@ -31,8 +31,10 @@ from fencing.hooks.ambient import ambient_fences, is_suspended, presented_leases
 from fencing.hooks.driver import (
     backend_pid,
     driver_of,
+    had_ended,
     has_failed,
     is_autocommit,
+    is_closed,
     is_idle,
     is_read_only,
 )
@@ -166,9 +168,9 @@ class Hooks:
             self._check_deadlines(connection, presentation)
         for table, operation, declaration in declared_writes(context):
             self._guards.require(context, table, operation, declaration)
-            if (
-                presentation is None or not presentation.leases
-            ) and not self._guards.only_observes(context, table):
+            if (presentation is None or not presentation.leases) and not self._guards.only_observes(
+                context, table
+            ):
                 raise unfenced(table, operation, declaration, self._why(presentation, None))
 
     def commit(self, connection: Connection) -> None:
@@ -187,7 +189,8 @@ class Hooks:
             self._give_up(connection)
             error.add_note("fencing: COMMIT was not sent; nothing of this transaction is committed")
             raise
-        presentation.committing = True
+        # asyncpg notices between statements that a session has ended: no COMMIT is sent then.
+        presentation.committing = not is_closed(driver_of(connection))
 
     def rollback(self, connection: Connection) -> None:
         """See that a ROLLBACK cannot fail: its error would replace the one that led to it."""
@@ -247,7 +250,11 @@ class Hooks:
             return None  # a cancellation, an interrupt: theirs, whatever has become of the lease
         presentation = self.presentations.get(connection)
         refusal = Refusal.read(context.original_exception)
-        if refusal.sqlstate in _LIMITS:
+        if had_ended(context.original_exception):
+            context.is_disconnect = True
+            if presentation is not None:
+                presentation.committing = False
+        if refusal.sqlstate in _LIMITS or had_ended(context.original_exception):
             # One session was ended, not the server: the pool's other connections are good.
             context.invalidate_pool_on_disconnect = False
         error = self._typed(refusal, presentation)
