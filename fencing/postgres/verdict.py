@@ -104,8 +104,8 @@ def _why(presented: Presented | None, resource: str | None) -> str:
     """Why a write was unfenced, as far as we can tell."""
     if presented is None:
         return (
-            "its transaction has presented no lease; write inside postgres.transaction(connection, "
-            "lease), or call postgres.enter(connection, lease) first"
+            "begin it with postgres.transaction(connection, lease), or call "
+            "postgres.enter(connection, lease) in it first"
         )
     if any(resource == lease.resource for lease in presented.leases):
         return "the transaction that has presented it is over; present it in each transaction"

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from fencing import LockNotAcquiredError, StaleFenceError, postgres
 from tests.support.bank import ALICE, enter_by_hand
 from tests.support.scripted import AsyncScriptedLocks, ScriptedLocks, expire
+from tests.support.sides import SyncSide
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from tests.support.bank import Bank
 
 DEBIT = "UPDATE accounts SET balance = balance - 10 WHERE id = %s"
@@ -146,44 +150,36 @@ async def test_a_function_that_connects_will_do(side, locks, bank: Bank, resourc
     assert len(made) == 1
 
 
-class FakePool:
-    """What a guard needs of a pool of psycopg_pool's: one connection, and a time-out."""
-
-    name = "pool-1"
-
-    def __init__(self, side: Any, bank: Bank) -> None:
-        self.side, self.bank = side, bank
-        self.timeouts: list[float] = []
-        self.connections: list[Any] = []
-
-    def connection(self, timeout: float | None = None) -> Any:
-        self.timeouts.append(timeout)
-        return self
-
-    def __enter__(self) -> Any:
-        self.connections.append(psycopg.connect(self.bank.plain_url))
-        return self.connections[-1]
-
-    def __exit__(self, *error: object) -> None:
-        self.connections[-1].close()
-
-    async def __aenter__(self) -> Any:
-        self.connections.append(await psycopg.AsyncConnection.connect(self.bank.plain_url))
-        return self.connections[-1]
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.connections[-1].close()
+@pytest.fixture
+async def pool(side: Any, bank: Bank) -> AsyncIterator[Any]:
+    """A pool of psycopg_pool's, of one connection."""
+    if isinstance(side, SyncSide):
+        with ConnectionPool(bank.plain_url, min_size=1, max_size=1, name="pool-1", open=True) as p:
+            yield p
+    else:
+        async with AsyncConnectionPool(
+            bank.plain_url, min_size=1, max_size=1, name="pool-1", open=False
+        ) as p:
+            yield p
 
 
-async def test_a_pool_will_do_and_its_time_out_is_the_request_s(
-    side, locks, bank: Bank, resource
-) -> None:
-    pool = FakePool(side, bank)
+async def test_a_pool_will_do(side, locks, bank: Bank, pool, resource) -> None:
     guard = side.guard(locks, pool)
     lease = await side.do(guard.acquire(resource, ttl=5))
     assert bank.mark(resource) == (1, lease.holder)
-    assert 0 < pool.timeouts[0] <= 5
+    async with side.block(pool.connection()) as connection:
+        assert not connection.autocommit
     assert "pool-1" in repr(guard)
+
+
+async def test_a_pool_that_is_busy_does_not_outlast_the_deadline(
+    side, locks, pool, resource
+) -> None:
+    guard = side.guard(locks, pool)
+    async with side.block(pool.connection()):
+        with pytest.raises(LockNotAcquiredError, match="no connection was free"):
+            await side.do(guard.acquire(resource, ttl=0.05, blocking_timeout=0.05))
+    assert (await side.do(guard.acquire(resource))).admitted
 
 
 async def test_when_all_connections_are_busy_the_deadline_is_kept(
