@@ -53,6 +53,7 @@ _FILES = (
     "transaction.sql",
     "refusals.sql",
     "admit.sql",
+    "outcomes.sql",
     "enter.sql",
     "require.sql",
     "maintenance.sql",

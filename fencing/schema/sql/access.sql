@@ -65,6 +65,11 @@ BEGIN
             (1, 'EXECUTE ON FUNCTION fencing.enter(text, integer)'),
             (1, 'EXECUTE ON FUNCTION fencing.mark(text)'),
             (2, 'EXECUTE ON FUNCTION fencing.versions()'),
+            (2, 'EXECUTE ON FUNCTION fencing.enter(text, integer, uuid)'),
+            (2, 'EXECUTE ON FUNCTION fencing.outcome(uuid, text, integer)'),
+            (2, 'EXECUTE ON FUNCTION fencing.in_flight(text)'),
+            (2, 'EXECUTE ON FUNCTION fencing.incarnation()'),
+            (2, 'EXECUTE ON FUNCTION fencing.outcome_of(text, text)'),
             (2, 'EXECUTE ON FUNCTION fencing.evict(text, bigint, timestamptz)'),
             (2, 'EXECUTE ON FUNCTION fencing.refuse(text, text, text, bigint, bigint)'),
             (2, 'EXECUTE ON FUNCTION fencing.explain(text, text, text, bigint, bigint)'),
@@ -72,6 +77,8 @@ BEGIN
             (2, 'EXECUTE ON FUNCTION fencing.lock_key(text)'),
             (2, 'EXECUTE ON FUNCTION fencing.identity_key(text)'),
             (2, 'EXECUTE ON FUNCTION fencing.read_comment(text)'),
+            (2, 'EXECUTE ON FUNCTION fencing.parse_template(text, text)'),
+            (2, 'EXECUTE ON FUNCTION fencing.render_body(text, text, boolean)'),
             (2, 'SELECT ON fencing.guards')
         ) AS g(since, privilege)
         WHERE g.since > v_before
