@@ -6,15 +6,11 @@ fencing dev -- python examples/repository.py
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from alembic.migration import MigrationContext
-from alembic.operations import Operations
 from sqlalchemy import Connection, Engine, create_engine, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from fencing import Guard, RedisLockService, UnfencedWriteError, fenced_by, resource_of
-from fencing.migration import install
 
 
 class Base(DeclarativeBase):
@@ -78,13 +74,9 @@ class OrderRepository:
 
 
 def migrate(connection: Connection) -> None:
-    """What your migrations do; a guard is one line of one of them."""
-    install(connection)
+    """What your migrations do; guards come with the tables that declare them."""
     Base.metadata.drop_all(connection)
     Base.metadata.create_all(connection)
-    op: Any = Operations(MigrationContext.configure(connection))
-    op.fence_table("example_stock", resource="example-stock:{item}")
-    op.fence_table("example_orders", resource="example-order:{customer}")
 
 
 def main() -> None:

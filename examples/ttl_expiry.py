@@ -6,15 +6,12 @@ fencing dev -- python examples/ttl_expiry.py
 import multiprocessing
 import os
 import signal
-from typing import Any
 
-from alembic.migration import MigrationContext
-from alembic.operations import Operations
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.orm import Session
 
 from fencing import Guard, RedisLockService, StaleFenceError
-from fencing.migration import install
+from fencing.migration import fence_table, install
 
 READ = text("SELECT balance FROM example_savings WHERE id = 1")
 WRITE = text("UPDATE example_savings SET balance = :balance WHERE id = 1")
@@ -25,8 +22,7 @@ def migrate(connection: Connection) -> None:
     connection.execute(text("DROP TABLE IF EXISTS example_savings"))
     connection.execute(text("CREATE TABLE example_savings (id int PRIMARY KEY, balance int)"))
     connection.execute(text("INSERT INTO example_savings VALUES (1, 100)"))
-    op: Any = Operations(MigrationContext.configure(connection))
-    op.fence_table("example_savings", resource="example-savings:{id}")
+    fence_table(connection, "example_savings", resource="example-savings:{id}")
 
 
 def withdraw(name: str, amount: int, ttl: float, *, stops: bool = False) -> None:

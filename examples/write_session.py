@@ -4,15 +4,11 @@ fencing dev -- python examples/write_session.py
 """
 
 import os
-from typing import Any
 
-from alembic.migration import MigrationContext
-from alembic.operations import Operations
 from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from fencing import Guard, RedisLockService, UnfencedWriteError, fenced_by, resource_of
-from fencing.migration import install
 
 
 class Base(DeclarativeBase):
@@ -28,12 +24,9 @@ class Account(Base):
 
 
 def migrate(connection: Connection) -> None:
-    """What your migrations do; the guard is one line of one of them."""
-    install(connection)
+    """What your migrations do; the guard comes with the table that declares it."""
     Base.metadata.drop_all(connection)
     Base.metadata.create_all(connection)
-    op: Any = Operations(MigrationContext.configure(connection))
-    op.fence_table("example_accounts", resource="example-account:{id}")
 
 
 def withdraw(guard: Guard, engine: Engine, account_id: int, amount: int) -> None:

@@ -5,16 +5,12 @@ fencing dev -- python examples/write_session_async.py
 
 import asyncio
 import os
-from typing import Any
 
-from alembic.migration import MigrationContext
-from alembic.operations import Operations
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from fencing import AsyncGuard, AsyncRedisLockService, UnfencedWriteError, fenced_by, resource_of
-from fencing.migration import install
 
 
 class Base(DeclarativeBase):
@@ -30,12 +26,9 @@ class Account(Base):
 
 
 def migrate(connection: Connection) -> None:
-    """What your migrations do; the guard is one line of one of them."""
-    install(connection)
+    """What your migrations do; the guard comes with the table that declares it."""
     Base.metadata.drop_all(connection)
     Base.metadata.create_all(connection)
-    op: Any = Operations(MigrationContext.configure(connection))
-    op.fence_table("example_async_accounts", resource="example-async-account:{id}")
 
 
 async def withdraw(guard: AsyncGuard, engine: AsyncEngine, account_id: int, amount: int) -> None:
