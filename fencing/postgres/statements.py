@@ -87,7 +87,7 @@ def _in_pipeline(connection: AnyConnection) -> bool:
 
 def entry_values(presented: Presented) -> dict[str, object]:
     """The parameters of an entry."""
-    return {"leases": presented.claim, "limit_ms": presented.limit_ms}
+    return {"leases": presented.claim, "limit_ms": presented.limit_ms, "receipt": None}
 
 
 def check_connection(connection: object, function: str) -> None:

@@ -7,8 +7,10 @@ import re
 
 import pytest
 
+from fencing.guard import AsyncGuard, Guard
 from fencing.lease import AsyncLease, Lease
 from fencing.locks import AsyncRedisLockService, RedisLockService
+from fencing.postgres import AsyncPsycopgGuard, PsycopgGuard
 from fencing.service import AsyncLockService, LockService
 
 TWINS = [
@@ -28,6 +30,22 @@ def interface(kind: type) -> dict[str, str]:
         if callable(member) and (not name.startswith("_") or name in MAGIC)
         for text in [str(inspect.signature(member))]
     }
+
+
+# A guard and its twin take engines or pools of their own kind, and return what is awaited.
+GUARDS = [(Guard, AsyncGuard), (PsycopgGuard, AsyncPsycopgGuard)]
+
+
+@pytest.mark.parametrize(("sync", "asynchronous"), GUARDS)
+def test_guards_have_equal_parameters(sync: type, asynchronous: type) -> None:
+    mine, theirs = without_returns(interface(sync)), without_returns(interface(asynchronous))
+    assert mine == theirs
+
+
+def test_both_kinds_of_guard_acquire_with_equal_parameters() -> None:
+    one, other = without_returns(interface(Guard)), without_returns(interface(PsycopgGuard))
+    for name in ("acquire", "try_acquire", "admit", "close"):
+        assert one[name] == other[name]
 
 
 def without_returns(signatures: dict[str, str]) -> dict[str, str]:
