@@ -121,7 +121,7 @@ def _perform_step(step: Step, locks: LockService) -> object:
             sync.admit(lease, until)
         case Evict(database, lease, since):
             sync = database.admissions
-            return sync.evict(lease, since)
+            return _told(lease, sync.evict(lease, since))
         case RaiseToken(Lease() as lease, floor):
             locks.raise_token(lease, floor=floor)
         case Renew(Lease() as lease):
@@ -172,7 +172,7 @@ async def _perform_step_async(step: Step, locks: AsyncLockService) -> object:
             await asynchronous.aadmit(lease, until)
         case Evict(database, lease, since):
             asynchronous = database.admissions
-            return await asynchronous.aevict(lease, since)
+            return _told(lease, await asynchronous.aevict(lease, since))
         case RaiseToken(AsyncLease() as lease, floor):
             await locks.raise_token(lease, floor=floor)
         case Renew(AsyncLease() as lease):
@@ -185,6 +185,16 @@ async def _perform_step_async(step: Step, locks: AsyncLockService) -> object:
         case _:
             raise TypeError(step)
     return None
+
+
+def _told(lease: BaseLease, ended: Sequence[int]) -> Sequence[int]:
+    if ended:
+        _log.warning(
+            "ended PostgreSQL backends %s: under an older token they held %r, and kept token %d "
+            "waiting",
+            ", ".join(map(str, ended)), lease.resource, lease.token,
+        )  # fmt: skip
+    return ended
 
 
 async def _through_cancellation(lease: AsyncLease) -> None:

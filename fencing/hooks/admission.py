@@ -6,9 +6,8 @@ it has connections could each hold a session and wait for one more to acquire wi
 
 from __future__ import annotations
 
-import logging
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Engine, QueuePool, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -16,7 +15,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import greenlet_spawn
 
 from fencing.clock import now
-from fencing.errors import FencingUsageError
 from fencing.schema.names import ADMISSION_ISOLATION, ADMIT, EVICT, MARK
 from fencing.schema.refusals import Refusal
 from fencing.slots import NoSlotError, Slots
@@ -26,15 +24,12 @@ if TYPE_CHECKING:
 
 __all__ = ["INTERNAL", "Admissions"]
 
-_log = logging.getLogger("fencing")
-
 INTERNAL = "fencing_internal"
 """Execution option of the package's own connections and statements: hooks leave them alone."""
 
 _ADMIT = text(ADMIT)
 _EVICT = text(EVICT)
 _MARK = text(MARK)
-_INSUFFICIENT_PRIVILEGE = "42501"
 
 _GRACE = 1.0
 """How long one that does not wait waits for a connection, in seconds: others use it briefly."""
@@ -156,6 +151,22 @@ class Admissions:
         except (SQLAlchemyError, NoSlotError):
             return None
 
+    def ask(self, statement: str, values: dict[str, object]) -> tuple[Any, ...] | None:
+        """One row, asked for in a transaction of its own; ``None`` where it was not to be had."""
+        try:
+            with self._slots.slot(now() + _GRACE):
+                return self._ask(statement, values)
+        except (SQLAlchemyError, NoSlotError):
+            return None
+
+    async def aask(self, statement: str, values: dict[str, object]) -> tuple[Any, ...] | None:
+        """:meth:`ask` for an async engine."""
+        try:
+            async with self._slots.aslot(now() + _GRACE):
+                return await greenlet_spawn(self._ask, statement, values)
+        except (SQLAlchemyError, NoSlotError):
+            return None
+
     def close(self) -> None:
         """Close the idle connections."""
         self._root.dispose()
@@ -219,24 +230,16 @@ class Admissions:
                     _EVICT, {"resource": lease.resource, "token": lease.token, "since": since}
                 ).scalar_one()
         except DBAPIError as error:
-            refusal = Refusal.read(error.orig or error)
-            if refusal.sqlstate == _INSUFFICIENT_PRIVILEGE:
-                raise FencingUsageError(
-                    f"evict_after needs the right to end the backends that hold "
-                    f"{lease.resource!r} ({refusal.message}): connect as the same role, or grant "
-                    "pg_signal_backend and pg_read_all_stats"
-                ) from error
-            typed = refusal.as_error(lease.resource)
+            typed = Refusal.read(error.orig or error).as_eviction_error(lease.resource)
             if typed is None:
                 raise
             raise typed from error
-        if ended:
-            _log.warning(
-                "ended PostgreSQL backends %s: under an older token they held %r, and kept token "
-                "%d waiting",
-                ", ".join(map(str, ended)), lease.resource, lease.token,
-            )  # fmt: skip
         return ended
+
+    def _ask(self, statement: str, values: dict[str, object]) -> tuple[Any, ...] | None:
+        with self._begun.begin() as connection:
+            row = connection.execute(text(statement), values).one_or_none()
+            return None if row is None else tuple(row)
 
     def _mark(self, resource: str) -> int | None:
         with self.engine.connect() as connection:

@@ -12,6 +12,7 @@ from fencing.errors import FencingUsageError
 from fencing.lease import BaseLease
 from fencing.postgres.statements import (
     ADMIT,
+    EVICT,
     MARK,
     async_cursor,
     check_connection,
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
     from fencing.lease import AsyncLease, Lease
     from fencing.postgres.statements import AnyConnection
 
-__all__ = ["admit", "read_mark", "read_mark_async", "send_admission", "send_admission_async"]
+__all__ = [
+    "admit", "evict", "evict_async", "read_mark", "read_mark_async", "send_admission",
+    "send_admission_async",
+]  # fmt: skip
 
 # A single statement has the isolation level and the mode that the session has by default.
 _OTHER_DEFAULTS = {ADMISSION_ISOLATION, "25006"}
@@ -162,6 +166,43 @@ async def read_mark_async(connection: psycopg.AsyncConnection[Any], resource: st
     async with _autocommit_async(connection), async_cursor(connection) as asked:
         await asked.execute(MARK, {"resource": resource})
         return _mark(await asked.fetchone())
+
+
+def evict(connection: psycopg.Connection[Any], lease: BaseLease, since: float) -> list[int]:
+    """End the backends that keep a lease's admission waiting; on an idle connection.
+
+    See :meth:`fencing.performing.PlannedAdmissions.evict`.
+    """
+    values = {"resource": lease.resource, "token": lease.token, "since": since}
+    try:
+        with _autocommit(connection), cursor(connection) as sent:
+            return _pids(sent.execute(EVICT, values).fetchone())
+    except psycopg.Error as error:
+        _raise_refused(error, lease)
+
+
+async def evict_async(
+    connection: psycopg.AsyncConnection[Any], lease: BaseLease, since: float
+) -> list[int]:
+    """See :func:`evict`."""
+    values = {"resource": lease.resource, "token": lease.token, "since": since}
+    try:
+        async with _autocommit_async(connection), async_cursor(connection) as sent:
+            await sent.execute(EVICT, values)
+            return _pids(await sent.fetchone())
+    except psycopg.Error as error:
+        _raise_refused(error, lease)
+
+
+def _pids(row: tuple[Any, ...] | None) -> list[int]:
+    return [] if row is None else [int(pid) for pid in row[0]]
+
+
+def _raise_refused(error: psycopg.Error, lease: BaseLease) -> NoReturn:
+    typed = Refusal.read(error).as_eviction_error(lease.resource)
+    if typed is None:
+        raise error
+    raise typed from error
 
 
 def _mark(row: tuple[Any, ...] | None) -> int | None:

@@ -15,6 +15,8 @@ from fencing.lease import AsyncLease, BaseLease, Lease
 from fencing.performing import perform, perform_async
 from fencing.plan import acquire_admitted, admit_lease, not_granted
 from fencing.postgres.admission import (
+    evict,
+    evict_async,
     read_mark,
     read_mark_async,
     send_admission,
@@ -22,13 +24,14 @@ from fencing.postgres.admission import (
 )
 from fencing.postgres.connections import AsyncConnections, Connections, check_source
 from fencing.postgres.entry import open_blocks
-from fencing.request import AcquireRequest
+from fencing.request import AcquireRequest, check_evict_after
 from fencing.service import Acquisition, check_service
 from fencing.slots import NoSlotError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
+    from fencing.plan import Plan
     from fencing.postgres.connections import AsyncSource, Source
     from fencing.postgres.entry import Entry
     from fencing.service import AsyncLockService, LockService
@@ -108,6 +111,12 @@ class Database(BaseDatabase):
             max(until, now() + _GRACE),
         )
 
+    def evict(self, lease: BaseLease, since: float) -> list[int]:
+        """See :meth:`fencing.performing.PlannedAdmissions.evict`."""
+        return self._do(
+            lambda connection: evict(connection, lease, since), lease.resource, now() + _GRACE
+        )
+
     def mark(self, resource: str) -> int | None:
         """See :meth:`fencing.performing.PlannedAdmissions.mark`."""
         return self._do(
@@ -143,6 +152,14 @@ class AsyncDatabase(BaseDatabase):
             lambda connection: send_admission_async(connection, lease, until),
             lease.resource,
             max(until, now() + _GRACE),
+        )
+
+    async def aevict(self, lease: BaseLease, since: float) -> list[int]:
+        """See :meth:`Database.evict`."""
+        return await self._do(
+            lambda connection: evict_async(connection, lease, since),
+            lease.resource,
+            now() + _GRACE,
         )
 
     async def amark(self, resource: str) -> int | None:
@@ -187,13 +204,23 @@ class PsycopgGuard:
             callers that wait for one more.
         max_connections: How many admissions may run at a time on connections that were made from
             an address.
+        evict_after: How long an admission waits for open transactions of earlier holders before
+            it ends their backends, in seconds; default: it never does. Only such as hold the
+            resource under an older token are ended; their holders find out at their next
+            statement. The role must be theirs, or may be granted ``pg_signal_backend``.
 
     Raises:
         TypeError: An argument is of the wrong type.
         ValueError: An address cannot be read, or ``max_connections`` is less than 1.
     """
 
-    def __init__(self, locks: LockService, *databases: Source, max_connections: int = 10) -> None:
+    def __init__(
+        self,
+        locks: LockService,
+        *databases: Source,
+        max_connections: int = 10,
+        evict_after: float | None = None,
+    ) -> None:
         if inspect.iscoroutinefunction(getattr(locks, "try_acquire", None)):
             raise TypeError(
                 f"PsycopgGuard takes a synchronous lock service, not {type(locks).__name__}; use "
@@ -202,6 +229,7 @@ class PsycopgGuard:
         check_service(locks)
         _check_databases(databases, max_connections, "PsycopgGuard")
         self.locks = locks
+        self.evict_after = check_evict_after(evict_after)
         self.databases = tuple(Database(source, max_connections) for source in databases)
         self._held = Held()
 
@@ -241,7 +269,9 @@ class PsycopgGuard:
             blocking_timeout=blocking_timeout, owner=owner,
         )  # fmt: skip
         self._held.raise_if_held(resource)
-        lease = perform(acquire_admitted(request, self.databases), self.locks)
+        lease = perform(
+            acquire_admitted(request, self.databases, evict_after=self.evict_after), self.locks
+        )
         if lease is None:
             raise not_granted(resource)
         return self._hand_out(lease)
@@ -259,7 +289,9 @@ class PsycopgGuard:
         if resource in self._held:
             return None
         try:
-            lease = perform(acquire_admitted(request, self.databases), self.locks)
+            lease = perform(
+                acquire_admitted(request, self.databases, evict_after=self.evict_after), self.locks
+            )
         except LockNotAcquiredError:
             return None
         return None if lease is None else self._hand_out(lease)
@@ -277,7 +309,7 @@ class PsycopgGuard:
         """
         if not isinstance(lease, Lease):
             raise TypeError(f"admit() takes a Lease, not {type(lease).__name__}")
-        perform(admit_lease(lease, self.databases), self.locks)
+        perform(admit_lease(lease, self.databases, evict_after=self.evict_after), self.locks)
 
     def close(self) -> None:
         """Close the idle connections of admissions and lock service; the guard stays usable."""
@@ -294,6 +326,9 @@ class PsycopgGuard:
     def __repr__(self) -> str:
         return _repr(self, self.databases)
 
+    def _plan(self, request: AcquireRequest) -> Plan:
+        return acquire_admitted(request, self.databases, evict_after=self.evict_after)
+
     def _hand_out(self, lease: Lease) -> Lease:
         lease.scope = Scope(lease, self.databases)
         self._held.note(lease)
@@ -307,10 +342,15 @@ class AsyncPsycopgGuard:
         locks: Who grants leases.
         databases: As there; a function may also return ``AsyncConnection.connect(...)``.
         max_connections: As there.
+        evict_after: As there.
     """
 
     def __init__(
-        self, locks: AsyncLockService, *databases: AsyncSource, max_connections: int = 10
+        self,
+        locks: AsyncLockService,
+        *databases: AsyncSource,
+        max_connections: int = 10,
+        evict_after: float | None = None,
     ) -> None:
         if not inspect.iscoroutinefunction(getattr(locks, "try_acquire", None)):
             raise TypeError(
@@ -320,6 +360,7 @@ class AsyncPsycopgGuard:
         check_service(locks)
         _check_databases(databases, max_connections, "AsyncPsycopgGuard")
         self.locks = locks
+        self.evict_after = check_evict_after(evict_after)
         self.databases = tuple(AsyncDatabase(source, max_connections) for source in databases)
         self._held = Held()
 
@@ -340,7 +381,9 @@ class AsyncPsycopgGuard:
 
         async def begin() -> AsyncLease:
             self._held.raise_if_held(resource)
-            lease = await perform_async(acquire_admitted(request, self.databases), self.locks)
+            lease = await perform_async(
+                acquire_admitted(request, self.databases, evict_after=self.evict_after), self.locks
+            )
             if lease is None:
                 raise not_granted(resource)
             return self._hand_out(lease)
@@ -355,7 +398,9 @@ class AsyncPsycopgGuard:
         if resource in self._held:
             return None
         try:
-            lease = await perform_async(acquire_admitted(request, self.databases), self.locks)
+            lease = await perform_async(
+                acquire_admitted(request, self.databases, evict_after=self.evict_after), self.locks
+            )
         except LockNotAcquiredError:
             return None
         return None if lease is None else self._hand_out(lease)
@@ -364,7 +409,9 @@ class AsyncPsycopgGuard:
         """See :meth:`PsycopgGuard.admit`."""
         if not isinstance(lease, AsyncLease):
             raise TypeError(f"admit() takes an AsyncLease, not {type(lease).__name__}")
-        await perform_async(admit_lease(lease, self.databases), self.locks)
+        await perform_async(
+            admit_lease(lease, self.databases, evict_after=self.evict_after), self.locks
+        )
 
     async def aclose(self) -> None:
         """See :meth:`PsycopgGuard.close`."""
@@ -380,6 +427,9 @@ class AsyncPsycopgGuard:
 
     def __repr__(self) -> str:
         return _repr(self, self.databases)
+
+    def _plan(self, request: AcquireRequest) -> Plan:
+        return acquire_admitted(request, self.databases, evict_after=self.evict_after)
 
     def _hand_out(self, lease: AsyncLease) -> AsyncLease:
         lease.scope = Scope(lease, self.databases)

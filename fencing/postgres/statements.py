@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fencing.presented import Presented
 
 __all__ = [
-    "ADMIT", "ENTER", "MARK", "AnyConnection", "async_cursor", "async_pipeline", "begun",
+    "ADMIT", "ENTER", "EVICT", "MARK", "AnyConnection", "async_cursor", "async_pipeline", "begun",
     "check_connection", "check_leases", "cursor", "entry_values", "is_idle", "pipeline",
     "raise_if_unfit",
 ]  # fmt: skip
@@ -39,6 +39,7 @@ def _named(statement: str) -> bytes:
 
 ADMIT = _named(names.ADMIT)
 ENTER = _named(names.ENTER)
+EVICT = _named(names.EVICT)
 MARK = _named(names.MARK)
 
 

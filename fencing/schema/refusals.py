@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fencing.errors import (
     FencingError,
+    FencingUsageError,
     GuardNotInstalledError,
     LockNotAcquiredError,
     LockServiceError,
@@ -81,6 +82,16 @@ class Refusal:
             f"the admission of the lease on {resource!r} was not over in time: a time-out that its "
             f"role or database has set, or a maintenance of its table ({self.message}); try later",
             resource=resource,
+        )
+
+    def as_eviction_error(self, resource: str) -> FencingError | None:
+        """:meth:`as_error` of an eviction, which a role may not be allowed."""
+        if self.sqlstate != _INSUFFICIENT_PRIVILEGE:
+            return self.as_error(resource)
+        return FencingUsageError(
+            f"evict_after needs the right to end the backends that hold {resource!r} "
+            f"({self.message}): connect as the same role, or grant pg_signal_backend and "
+            "pg_read_all_stats"
         )
 
 
@@ -164,6 +175,8 @@ _OUR_SCHEMA = re.compile(r"(?<![\w.])fencing(?!\w)")
 
 # A role or database may limit its statements more than we do.
 _TIMED_OUT = {"57014", "55P03"}
+
+_INSUFFICIENT_PRIVILEGE = "42501"
 
 _BUILDERS: dict[str, Callable[[Refusal, str], FencingError | None]] = {
     names.STALE: _stale,

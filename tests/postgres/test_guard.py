@@ -68,6 +68,36 @@ async def test_what_cannot_be_admitted_is_not_handed_out(
     assert (await side.try_acquire(guard, resource)) is not None
 
 
+async def test_evict_after_ends_who_keeps_an_admission_waiting(
+    side, locks, bank: Bank, resource, caplog
+) -> None:
+    guard = side.guard(locks, bank.plain_url, evict_after=0.05)
+    earlier = await side.do(guard.acquire(resource))
+    zombie = await side.connect(bank.plain_url)
+    await side.do(postgres.enter(zombie, earlier))
+    pid = zombie.info.backend_pid
+    # It is somebody else's: another thread's, as far as the guard can tell.
+    with caplog.at_level(logging.WARNING, "fencing"):
+        lease = await asyncio.to_thread(acquire_elsewhere, side, guard, resource)
+    assert lease.token == 2
+    assert f"ended PostgreSQL backends {pid}" in caplog.text
+    bank.wait_until_gone(pid)
+
+
+def acquire_elsewhere(side: Any, guard: Any, resource: str) -> Any:
+    """In a thread, and if need be in an event loop, of its own."""
+    if isinstance(side, SyncSide):
+        return guard.acquire(resource)
+
+    async def acquire() -> Any:
+        lease = await guard.acquire(resource)
+        for database in guard.databases:  # these are of this event loop
+            await database.connections.aclose()
+        return lease
+
+    return asyncio.run(acquire())
+
+
 async def test_nobody_waits_for_himself(side, guard, locks, resource) -> None:
     async with side.block(guard.acquire(resource)):
         with pytest.raises(LockNotAcquiredError, match="already holds"):
