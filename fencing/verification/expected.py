@@ -23,7 +23,14 @@ __all__ = [
     "granted_to_public",
 ]
 
-PERSISTENCE = {"fence": "p", "floor": "p", "maintenance": "u"}
+PERSISTENCE = {
+    "fence": "p",
+    "floor": "p",
+    "receipt": "p",
+    "horizon": "p",
+    "maintenance": "u",
+    "incarnation": "u",
+}
 """Our tables; ``p``: their rows survive a crash, ``u``: they must not."""
 
 VIEWS = {
@@ -55,6 +62,11 @@ CONSTRAINTS = {
     ),
     ("floor", "floor_pkey"): "PRIMARY KEY (bucket)",
     ("maintenance", "maintenance_pkey"): "PRIMARY KEY (transaction, guarded, ending)",
+    ("receipt", "receipt_pkey"): "PRIMARY KEY (id)",
+    ("horizon", "horizon_pkey"): "PRIMARY KEY (one)",
+    ("horizon", "horizon_one_check"): "CHECK (one)",
+    ("incarnation", "incarnation_pkey"): "PRIMARY KEY (one)",
+    ("incarnation", "incarnation_one_check"): "CHECK (one)",
 }
 """By table and name, as ``pg_get_constraintdef`` shows them."""
 

@@ -94,6 +94,7 @@ class Grant:
     """A right of somebody who does not own the object; see ``sql/grants.sql``."""
 
     kind: str
+    object: int
     name: str
     column_name: str | None
     privilege: str

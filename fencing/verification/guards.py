@@ -209,6 +209,8 @@ def _coverage(facts: Facts, guard: Guard) -> Iterator[Finding]:
             for each in wanted.values()
             if each.relation == oid
             and (oid, each.name) not in guard.triggers
+            # A clone goes with what it is a clone of, and comes back with it.
+            and not (each.is_clone and (root.oid, each.name) not in guard.triggers)
             and not (
                 part.kind == "f" and each.type & _TRUNCATE and facts.server < _FOREIGN_TRUNCATE
             )
@@ -229,8 +231,8 @@ def _coverage(facts: Facts, guard: Guard) -> Iterator[Finding]:
         yield Finding(
             "warning", "part-detached",
             f"has triggers of the guard of {root.name}, and is no part of it any more",
-            "fence it by itself where it should be guarded; else DROP TRIGGER "
-            + ", ".join(sorted(name for oid, name in guard.triggers if oid == relation)),
+                f"op.unfence_table({by_oid[relation].table_name!r}), or op.fence_table where it "
+                "should be guarded by itself",
             table=by_oid[relation].name,
         )  # fmt: skip
 

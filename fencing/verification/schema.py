@@ -81,8 +81,11 @@ def check(facts: Facts, guards: AbstractSet[int]) -> Iterator[Finding]:
     yield from _tables(facts)
     yield from _constraints(facts)
     yield from _triggers(facts)
+    # What is to be dropped needs no second finding.
+    unknown = {function.oid for function in facts.functions if _is_unknown(function)}
     for grant in facts.grants:
-        yield from _grant(facts, grant)
+        if grant.object not in unknown:
+            yield from _grant(facts, grant)
 
 
 def may_render(facts: Facts) -> bool:
@@ -122,7 +125,15 @@ def _functions(facts: Facts, guards: AbstractSet[int]) -> Iterator[Finding]:
                 "one that is",
                 f"DROP FUNCTION {function.signature}", subject=function.signature,
             )  # fmt: skip
-        if function.owner != facts.owner:
+        elif _is_guard(function) and function.oid not in guards:
+            yield Finding(
+                "warning",
+                "function-orphaned",
+                f"{function.signature} guards no table: it was dropped, or its triggers were",
+                f"fence the table again if it is still there; DROP FUNCTION {function.signature}",
+                subject=function.signature,
+            )
+        if function.owner != facts.owner and not _is_unknown(function):
             yield Finding(
                 "error", "function-owner",
                 f"{function.signature} belongs to {function.owner}, who can change it, and not to "
@@ -148,8 +159,11 @@ def _differences(function: Function, wanted: Function) -> list[str]:
 
 
 def _is_unknown(function: Function) -> bool:
-    is_guard = function.name.startswith("guard_") and function.result == "trigger"
-    return not is_guard and function.signature not in expected.functions()
+    return not _is_guard(function) and function.signature not in expected.functions()
+
+
+def _is_guard(function: Function) -> bool:
+    return function.name.startswith("guard_") and function.result == "trigger"
 
 
 def _tables(facts: Facts) -> Iterator[Finding]:
