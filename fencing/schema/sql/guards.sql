@@ -253,6 +253,37 @@ COMMENT ON VIEW fencing.guards IS
     'The tables that are guarded, what by, and for parts of a table the root that covers them'
 --;
 
+-- Takes off a table the triggers of a guard that it has left: a partition that was detached keeps
+-- the one for TRUNCATE, an inheritance child all of them, and neither is a part of the root any
+-- more. -> whether there were any
+CREATE OR REPLACE FUNCTION fencing.drop_left_over(p_table regclass, p_lock_ms integer)
+RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $fencing$
+DECLARE
+    v_trigger record;
+BEGIN
+    IF NOT EXISTS (
+        SELECT FROM fencing.guards AS g
+        WHERE g.table_oid = p_table AND g.covered_by IS NOT NULL
+            AND p_table NOT IN (
+                SELECT d.relation FROM fencing.descendants(g.covered_by) AS d(relation)))
+    THEN
+        RETURN false;
+    END IF;
+    PERFORM fencing.lock_table(p_table, 'ACCESS EXCLUSIVE', p_lock_ms);
+    FOR v_trigger IN
+        SELECT t.tgname AS name FROM pg_trigger AS t JOIN pg_proc AS p ON p.oid = t.tgfoid
+        WHERE t.tgrelid = p_table AND t.tgparentid = 0
+            AND p.pronamespace = CAST('fencing' AS regnamespace)
+    LOOP
+        EXECUTE concat('DROP TRIGGER ', quote_ident(v_trigger.name), ' ON ', p_table);
+    END LOOP;
+    RETURN true;
+END
+$fencing$
+--;
+
 -- The function of a table's guard; raises where it has none, or one that covers more than it.
 CREATE OR REPLACE FUNCTION fencing.find_guard(p_table regclass) RETURNS oid
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
@@ -273,7 +304,11 @@ BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'ZF009',
             MESSAGE = concat(p_table, ' is not fenced by itself, but as a part of ', v_root),
-            HINT = concat('Name ', v_root, ' instead.');
+            HINT = CASE
+                WHEN p_table IN (SELECT d.relation FROM fencing.descendants(v_root) AS d(relation))
+                    THEN concat('Name ', v_root, ' instead.')
+                ELSE 'It is no part of that any more: fence it by itself, or unfence it.'
+            END;
     END IF;
     RETURN v_function;
 END
@@ -409,6 +444,7 @@ AS $fencing$
 DECLARE
     v_columns  text[] := (SELECT t.columns FROM fencing.parse_template(p_resource, 'r') AS t);
     v_by_row   boolean := (SELECT c.relkind = 'p' FROM pg_class AS c WHERE c.oid = p_table);
+    v_column   text;
     v_owner    text := (SELECT pg_get_userbyid(n.nspowner) FROM pg_namespace AS n
                         WHERE n.nspname = 'fencing');
     v_function text;
@@ -420,6 +456,20 @@ DECLARE
         'version', (SELECT v.schema_version FROM fencing.versions() AS v),
         'resource', p_resource, 'operations', to_jsonb(p_operations), 'mode', p_mode);
 BEGIN
+    -- The move is seen before the row is written, when what is generated is not known yet.
+    IF v_by_row AND 'update' = ANY (p_operations) AND cardinality(p_operations) < 3 THEN
+        SELECT a.attname INTO v_column FROM pg_attribute AS a
+            WHERE a.attrelid = p_table AND a.attname = ANY (v_columns) AND a.attgenerated <> '';
+        IF FOUND THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'ZF008',
+                MESSAGE = concat('cannot fence ', p_table, ' for ',
+                                 array_to_string(p_operations, ' and '),
+                                 ' alone: it is partitioned, and its resource template names ',
+                                 'the column "', v_column, '", which is generated'),
+                HINT = 'Guard insert, update and delete, or name the columns it is made of.';
+        END IF;
+    END IF;
     IF p_function IS NULL THEN
         -- A name of its own: guards move with their tables when those are renamed. Not longer than
         -- a name may be, in bytes.
@@ -459,6 +509,8 @@ BEGIN
         LEFT JOIN fencing.wanted_triggers(p_table, v_columns, p_operations) AS w
             ON w.relation = t.tgrelid AND w.name = t.tgname
         WHERE t.tgfoid = p_function AND t.tgparentid = 0
+            -- What is no part any more is not left without what guards it.
+            AND t.tgrelid IN (SELECT d.relation FROM fencing.descendants(p_table) AS d(relation))
             AND (w.name IS NULL OR (p_pin_anew AND t.tgname = 'fencing_pin'))
     LOOP
         EXECUTE concat('DROP TRIGGER ', quote_ident(v_trigger.name), ' ON ', v_trigger.relation);
@@ -540,6 +592,7 @@ DECLARE
 BEGIN
     PERFORM fencing.check_template(
         p_table, (SELECT t.columns FROM fencing.parse_template(p_resource, 'r') AS t));
+    PERFORM fencing.drop_left_over(p_table, p_lock_ms);
     PERFORM fencing.lock_table(p_table, 'SHARE ROW EXCLUSIVE', p_lock_ms);
     IF EXISTS (SELECT FROM fencing.guards AS g WHERE g.table_oid = p_table) THEN
         RAISE EXCEPTION USING
@@ -604,9 +657,13 @@ RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $fencing$
 DECLARE
-    v_function oid := fencing.find_guard(p_table);
+    v_function oid;
     v_trigger  record;
 BEGIN
+    IF fencing.drop_left_over(p_table, p_lock_ms) THEN
+        RETURN;
+    END IF;
+    v_function := fencing.find_guard(p_table);
     PERFORM fencing.lock_table(p_table, 'ACCESS EXCLUSIVE', p_lock_ms);
     FOR v_trigger IN
         SELECT CAST(t.tgrelid AS regclass) AS relation, t.tgname AS name FROM pg_trigger AS t
