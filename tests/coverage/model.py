@@ -75,6 +75,7 @@ class Path:
         run: Does it; the writer's transaction is committed afterwards.
         needs: The resources it touches, with the fields of `Ids` in braces.
         none: What it comes to without a lease, and so on for the other situations.
+        noticed: What observe mode reports; `None` stands for "no resource". Default: `needs`.
         since: The oldest PostgreSQL that has it.
         spoils: Leaves tables behind that the next write could not be tried on.
         ends_transaction: Does not stay in the writer's transaction.
@@ -90,6 +91,7 @@ class Path:
     overtaken: str = STALE
     other: str = UNFENCED
     right: str = WRITES
+    noticed: tuple[str | None, ...] | None = None
     since: int = 15
     spoils: bool = False
     ends_transaction: bool = False
@@ -103,6 +105,12 @@ class Path:
     def resources(self, ids: Ids) -> list[str]:
         """The resources that it touches."""
         return [need.format(**ids._asdict()) for need in self.needs]
+
+    def reported(self, ids: Ids) -> set[str | None]:
+        """The resources that observe mode reports without a lease."""
+        if self.none == UNFENCED and self.noticed is not None:
+            return {each and each.format(**ids._asdict()) for each in self.noticed}
+        return set(self.resources(ids)) if self.none == UNFENCED else set()
 
 
 def sql(*statements: str) -> Run:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.coverage.model import UNFENCED, WRITES, Path, Scenario, everywhere, sql
+from tests.coverage.model import WRITES, Path, Scenario, everywhere, sql
+from tests.coverage.plain import ALL_ROWS
 from tests.coverage.scenarios import (
     HASH,
     HASH_PARTS,
@@ -104,7 +105,7 @@ def _through_root(scenario: Scenario) -> list[Path]:
             ),
             {},
         ),
-        "TRUNCATE": (sql("TRUNCATE entries"), everywhere(UNFENCED)),
+        "TRUNCATE": (sql("TRUNCATE entries"), ALL_ROWS),
     }
     return [Path(THROUGH_ROOT, name, scenario, run, **more) for name, (run, more) in ways.items()]
 
@@ -144,7 +145,7 @@ def _through_leaf(scenario: Scenario) -> list[Path]:
             continue  # one is enough: the tables have to be made again after each
         ways[f"TRUNCATE of a partition {of}"] = (
             sql(f"TRUNCATE {leaf}"),
-            everywhere(WRITES if gap else UNFENCED)
+            (everywhere(WRITES) if gap else ALL_ROWS)
             | (
                 {"spoils": True, "remark": "**a gap** until `fencing.refresh_guards()`"}
                 if gap
@@ -172,7 +173,7 @@ def _through_leaf(scenario: Scenario) -> list[Path]:
                 sql("DELETE FROM middle WHERE account_id = {mine}"),
                 {},
             ),
-            "TRUNCATE of an intermediate table": (sql("TRUNCATE middle"), everywhere(UNFENCED)),
+            "TRUNCATE of an intermediate table": (sql("TRUNCATE middle"), ALL_ROWS),
         }
     return [Path(THROUGH_LEAF, name, scenario, run, **more) for name, (run, more) in ways.items()]
 
@@ -227,9 +228,9 @@ _INHERITANCE: dict[str, tuple[str, dict[str, Any]]] = {
         {"needs": NEW},
     ),
     "UPDATE of a grandchild": ("UPDATE grandchild SET amount = 0 WHERE account_id = {mine}", {}),
-    "TRUNCATE of the parent": ("TRUNCATE entries", everywhere(UNFENCED)),
-    "TRUNCATE of a child": ("TRUNCATE child", everywhere(UNFENCED)),
-    "TRUNCATE ONLY of a grandchild": ("TRUNCATE ONLY grandchild", everywhere(UNFENCED)),
+    "TRUNCATE of the parent": ("TRUNCATE entries", ALL_ROWS),
+    "TRUNCATE of a child": ("TRUNCATE child", ALL_ROWS),
+    "TRUNCATE ONLY of a grandchild": ("TRUNCATE ONLY grandchild", ALL_ROWS),
     "INSERT into a child made after it was fenced": (
         "INSERT INTO later VALUES ({new}, 1)",
         {"needs": NEW, "remark": _GAP} | everywhere(WRITES),

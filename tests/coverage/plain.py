@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MOVE = ("account:{mine}", "account:{mate}")
 NEW = ("account:{new}",)
+# TRUNCATE, where a template names columns.
+ALL_ROWS: dict[str, Any] = everywhere(UNFENCED) | {"noticed": (None,)}
 
 
 def through_sqlalchemy(write: Write) -> Run:
@@ -86,11 +88,6 @@ def call(procedure: str) -> Run:
         connection.execute(f"CALL {procedure}(%s, %s)".encode(), [ids.mine, writer.claim])
 
     return run
-
-
-def _swallow(writer: Writer, ids: Ids) -> None:
-    """A refusal that the user catches in SQL undoes the write all the same."""
-    sql("SELECT debit_swallowing({mine})")(writer, ids)
 
 
 def _merge(when: str, key: str = "mine") -> Run:
@@ -369,7 +366,7 @@ PLAIN: list[Path] = [
         "Functions and procedures",
         "a function that swallows the error",
         BANK,
-        _swallow,
+        sql("SELECT debit_swallowing({mine})"),
         none=NOTHING,
         overtaken=NOTHING,
         other=NOTHING,
@@ -413,20 +410,20 @@ PLAIN: list[Path] = [
         sql("UPDATE routed SET wanted = {mate} WHERE account_id = {mine}"),
         needs=MOVE,
     ),
-    Path("TRUNCATE", "TRUNCATE", BANK, sql("TRUNCATE transfers"), **everywhere(UNFENCED)),
+    Path("TRUNCATE", "TRUNCATE", BANK, sql("TRUNCATE transfers"), **ALL_ROWS),
     Path(
         "TRUNCATE",
         "TRUNCATE of several tables",
         BANK,
         sql("TRUNCATE inbox, transfers"),
-        **everywhere(UNFENCED),
+        **ALL_ROWS,
     ),
     Path(
         "TRUNCATE",
         "TRUNCATE ... CASCADE of an unguarded parent",
         BANK,
         sql("TRUNCATE owners CASCADE"),
-        **everywhere(UNFENCED),
+        **ALL_ROWS,
     ),
 ]
 
@@ -442,7 +439,11 @@ _CASCADES: dict[str, tuple[str, dict[str, Any]]] = {
     "ON UPDATE SET DEFAULT": ("UPDATE fallback_parents SET id = {new} WHERE id = {mine}", {}),
     "ON DELETE SET NULL of the resource's own column": (
         "DELETE FROM named_parents WHERE id = {mine}",
-        {"right": UNFENCED, "remark": "the row would name no resource"},
+        {
+            "right": UNFENCED,
+            "noticed": ("account:{mine}", None),
+            "remark": "the row would name no resource",
+        },
     ),
     "ON DELETE CASCADE into a partitioned table": (
         "DELETE FROM split_parents WHERE id = {mine}",

@@ -97,6 +97,8 @@ BANK = Scenario(
 
     CREATE TABLE owners (id bigint PRIMARY KEY);
     CREATE TABLE pets (owner_id bigint REFERENCES owners);
+    INSERT INTO owners SELECT n FROM generate_series(1, {accounts}) AS n;
+    INSERT INTO pets SELECT n FROM generate_series(1, {accounts}) AS n;
 
     SELECT public.fence('accounts', 'account:{id}');
     SELECT public.fence('transfers', 'account:{account_id}');

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from tests.coverage.model import UNFENCED, WRITES, Path, everywhere, sql
+from tests.coverage.plain import ALL_ROWS
 from tests.coverage.scenarios import TEMPLATES
 
 ORDER = ("tenant:{mine}/order:{mine}",)
+NOBODYS = {"right": UNFENCED, "overtaken": UNFENCED, "noticed": (None,)}
 ODD = '"Odd ""Names"" of"'
 
 _WAYS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -89,15 +91,19 @@ _WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "INSERT of a row whose column is NULL": (
         "INSERT INTO nullable VALUES (NULL, {mine})",
-        {"right": UNFENCED, "overtaken": UNFENCED, "remark": "the row would name no resource"},
+        {**NOBODYS, "remark": "the row would name no resource"},
     ),
     "UPDATE of a row whose column is NULL": (
         "UPDATE nullable SET amount = 6 WHERE account_id IS NULL",
-        {"right": UNFENCED, "overtaken": UNFENCED, "remark": "the row names no resource"},
+        {**NOBODYS, "remark": "the row names no resource"},
     ),
     "UPDATE that makes the column NULL": (
         "UPDATE nullable SET account_id = NULL WHERE account_id = {mine}",
-        {"right": UNFENCED, "remark": "the row would name no resource"},
+        {
+            "right": UNFENCED,
+            "noticed": ("account:{mine}", None),
+            "remark": "the row would name no resource",
+        },
     ),
     '`operations=("update", "delete")`, INSERT with a generated key': (
         "INSERT INTO keyed (amount) VALUES ({mine})",
@@ -115,7 +121,7 @@ _WAYS: dict[str, tuple[str, dict[str, Any]]] = {
         "INSERT INTO keyed VALUES ({mine}, 9) ON CONFLICT (id) DO UPDATE SET amount = 9",
         {"needs": ("keyed:{mine}",)},
     ),
-    '`operations=("update", "delete")`, TRUNCATE': ("TRUNCATE keyed", everywhere(UNFENCED)),
+    '`operations=("update", "delete")`, TRUNCATE': ("TRUNCATE keyed", ALL_ROWS),
     '`operations=("insert",)`, INSERT': (
         "INSERT INTO append_guarded VALUES ({mine}, 1)",
         {},

@@ -34,6 +34,10 @@ OLD_SNAPSHOTS = (IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE)
 THOROUGHLY = {BANK, CASCADES, RANGE, INHERITANCE}
 
 
+# What is not a write any more where triggers and rules of the user do not fire.
+NEED_OTHERS = ("INSTEAD OF", "a rule")
+
+
 def levels(path: Path) -> list[IsolationLevel]:
     """The isolation levels at which a path is tried."""
     if path.spoils:
@@ -128,6 +132,26 @@ class TestEveryPath:
             pass
         if path.spoils and path.other == WRITES:
             stage.discard(path.scenario)
+
+    @every_path
+    def test_without_a_lease_and_as_a_replica(
+        self, path: Path, tables: Tables, writer: Writer
+    ) -> None:
+        """Which switches triggers and rules of the user off, foreign keys as well."""
+        if path.none == WRITES or path.scenario is CASCADES or path.group == "Triggers":
+            return
+        if any(each in path.name for each in NEED_OTHERS):
+            return
+        ids = tables.ids(path, path.none)
+        begin(writer, tables, IsolationLevel.READ_COMMITTED)
+        writer.connection.execute("SET session_replication_role = replica")
+        writer.connection.commit()
+        try:
+            with expecting(path.none, writer, tables, path, ids):
+                pass
+        finally:
+            writer.connection.execute("SET session_replication_role = origin")
+            writer.connection.commit()
 
     @of_several_resources
     def test_under_all_leases_but_one(

@@ -1,0 +1,140 @@
+"""In observe mode every write passes, each that would be refused is told of, and nobody waits."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import psycopg
+import pytest
+
+from tests.coverage.model import NOTHING, STALE, UNFENCED, WRITES, Ids, Path, Writer
+from tests.coverage.paths import PATHS
+from tests.support.bank import BOB
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.coverage.conftest import Stage, Tables
+
+# What ends the writer's transaction cannot be looked at before it does.
+every_path = pytest.mark.parametrize(
+    "path", [path for path in PATHS if not path.ends_transaction], ids=lambda path: path.id
+)
+
+LOCKS = """
+SELECT locktype, mode FROM pg_locks WHERE pid = pg_backend_pid() AND granted AND (
+    locktype IN ('advisory', 'tuple')
+    OR (relation = CAST('fencing.fence' AS regclass) AND mode <> 'AccessShareLock')
+    OR (relation = CAST('fencing.maintenance' AS regclass) AND mode <> 'AccessShareLock')
+    OR (relation = CAST('fencing.floor' AS regclass) AND mode <> 'AccessShareLock'))
+"""
+
+
+class Notice(NamedTuple):
+    sqlstate: str
+    resource: str | None
+    token: int | None
+    current_token: int | None
+    table: str
+    severity: str
+
+
+@pytest.fixture
+def tables(stage: Stage, path: Path) -> Tables:
+    """The tables of this path, only observed."""
+    if stage.version < path.since:
+        pytest.skip(f"needs PostgreSQL {path.since}")
+    return stage.tables(path.scenario, "observe")
+
+
+@contextmanager
+def listening(connection: psycopg.Connection) -> Iterator[list[Notice]]:
+    """What the server says of guarded writes in this block."""
+    heard: list[Notice] = []
+
+    def hear(diag: psycopg.errors.Diagnostic) -> None:
+        if (diag.sqlstate or "").startswith("ZF"):
+            detail = json.loads(diag.message_detail or "")
+            heard.append(
+                Notice(
+                    diag.sqlstate or "",
+                    detail["resource"],
+                    detail.get("token"),
+                    detail.get("current_token"),
+                    detail["table"],
+                    diag.severity_nonlocalized or "",
+                )
+            )
+
+    connection.add_notice_handler(hear)
+    try:
+        yield heard
+    finally:
+        connection.remove_notice_handler(hear)
+
+
+def observe(writer: Writer, tables: Tables, path: Path, ids: Ids) -> list[Notice]:
+    """Write and look at it before it is undone; returns what was reported."""
+    before = tables.state(writer.connection)
+    with listening(writer.connection) as heard:
+        path.run(writer, ids)
+        writer.connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+    swallows = path.right == WRITES and path.none == NOTHING
+    wrote = path.right != NOTHING or swallows
+    assert (tables.state(writer.connection) != before) == wrote
+    for notice in heard:
+        assert notice.severity == "NOTICE"
+    return heard
+
+
+@every_path
+class TestEveryPath:
+    def test_an_unfenced_write_passes_and_is_told_of_without_a_lock(
+        self, path: Path, tables: Tables, writer: Writer
+    ) -> None:
+        ids = tables.ids(path, NOTHING)
+        tables.enter(writer.connection)
+        heard = observe(writer, tables, path, ids)
+        swallowed = path.none == NOTHING and path.right == WRITES  # an error, which is none here
+        expected = set(path.resources(ids)) if swallowed else path.reported(ids)
+        assert {notice.resource for notice in heard} == expected
+        assert {notice.sqlstate for notice in heard} <= {UNFENCED}
+        assert writer.connection.execute(LOCKS.encode()).fetchall() == []
+
+    def test_a_stale_write_passes_and_is_told_of_though_everybody_who_could_be_waited_for_waits(
+        self, path: Path, stage: Stage, tables: Tables, writer: Writer
+    ) -> None:
+        if path.overtaken != STALE:
+            return
+        ids = tables.ids(path, NOTHING)
+        resources = path.resources(ids)
+        claim = stage.claim(resources)
+        tables.enter(writer.connection)
+        writer.connection.execute("SELECT fencing.enter(%s, NULL)", [claim])
+        stage.overtake(resources)
+        writer.connection.execute("SET LOCAL lock_timeout = 1")
+        with psycopg.connect(stage.plain_url) as other:
+            # The fences, and an admission that is not committed.
+            other.execute("SELECT FROM fencing.fence FOR UPDATE")
+            other.execute("LOCK TABLE fencing.fence IN EXCLUSIVE MODE")
+            other.execute("SELECT fencing.admit('somebody', 1, %s, 'test', 0)", [BOB])
+            heard = observe(writer, tables, path, ids)
+            other.rollback()
+        stale = {notice for notice in heard if notice.sqlstate == STALE}
+        assert {notice.resource for notice in stale} == set(resources)
+        for notice in stale:
+            assert (notice.current_token or 0) == (notice.token or 0) + 1
+        assert {n.resource for n in heard} - set(resources) <= {None}
+
+    def test_a_covered_write_is_not_told_of(
+        self, path: Path, stage: Stage, tables: Tables, writer: Writer
+    ) -> None:
+        if path.right != WRITES:
+            return
+        ids = tables.ids(path, NOTHING)
+        claim = stage.claim(path.resources(ids))
+        tables.enter(writer.connection)
+        writer.connection.execute("SELECT fencing.enter(%s, NULL)", [claim])
+        assert observe(writer, tables, path, ids) == []
