@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Engine, create_engine, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from fencing import Guard, RedisLockService, UnfencedWriteError, fenced_by, resource_of
+from fencing.migration import fence_table
 
 
 class Base(DeclarativeBase):
@@ -74,9 +75,10 @@ class OrderRepository:
 
 
 def migrate(connection: Connection) -> None:
-    """What your migrations do; guards come with the tables that declare them."""
+    """What your migrations do."""
     Base.metadata.drop_all(connection)
-    Base.metadata.create_all(connection)
+    Base.metadata.create_all(connection)  # orders, with the guard they declare
+    fence_table(connection, "example_stock", resource="example-stock:{item}")
 
 
 def main() -> None:
