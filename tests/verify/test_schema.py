@@ -201,7 +201,8 @@ def test_a_trigger_that_would_change_what_an_admission_writes(planted):
         (
             (
                 "CREATE OR REPLACE VIEW fencing.fences AS "
-                "SELECT f.resource, f.token, f.owner, f.admitted_at, f.holder FROM fencing.fence AS f"
+                "SELECT f.resource, f.token, f.owner, f.admitted_at, f.holder "
+                "FROM fencing.fence AS f"
             ),
             "fences",
         ),
