@@ -5,6 +5,9 @@ from __future__ import annotations
 import psycopg
 import pytest
 import sqlalchemy as sa
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
+from alembic.operations.ops import CreateTableOp
 from sqlalchemy import Column, Integer, MetaData, NullPool, Table, create_engine, create_mock_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -261,6 +264,15 @@ def test_a_dump_has_the_guards_too(database):
         for statement in statements:
             raw.execute(statement.encode(), {})
     assert functions(database) == []
+
+
+def test_alembics_create_table_makes_no_guard_since_it_has_an_operation_for_that(engine, database):
+    created = CreateTableOp.from_table(things())
+    with engine.begin() as connection:
+        op = Operations(MigrationContext.configure(connection))
+        op.invoke(created)
+        op.invoke(created.reverse())
+    assert not has_schema(database)
 
 
 def test_on_another_database_nothing_happens(tmp_path):

@@ -20,11 +20,20 @@ from fencing import (
     fenced_by,
     resource_of,
 )
+from fencing.migration import (
+    alter_fence,
+    fence_table,
+    include_name,
+    include_object,
+    including,
+    upgrade,
+)
 
 if TYPE_CHECKING:
     import redis
     import redis.asyncio
-    from sqlalchemy import Engine
+    from alembic.runtime.environment import EnvironmentContext, IncludeObjectFn
+    from sqlalchemy import Connection, Engine
     from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
     from fencing import AsyncLockService, LockService
@@ -82,6 +91,15 @@ async def asynchronous(
         return account_id
 
     assert_type(await withdraw(42), int)
+
+
+def migrate(context: EnvironmentContext, connection: Connection, own: IncludeObjectFn) -> None:
+    context.configure(connection=connection, include_object=include_object)
+    context.configure(connection=connection, include_object=including(own))
+    context.configure(connection=connection, include_name=include_name)
+    fence_table(connection, "accounts", resource="account:{id}", mode="observe")
+    alter_fence(connection, "accounts", mode="enforce")
+    assert_type(upgrade(connection), bool)
 
 
 def facts(error: StaleFenceError | UnfencedWriteError | LockNotAcquiredError) -> None:
