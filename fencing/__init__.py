@@ -24,6 +24,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from fencing.errors import (
+    CommitOutcomeUnknownError,
     FencingError,
     FencingUsageError,
     GuardNotInstalledError,
@@ -50,6 +51,7 @@ __all__ = [
     "AsyncLease",
     "AsyncLockService",
     "AsyncRedisLockService",
+    "CommitOutcomeUnknownError",
     "FencingError",
     "FencingUsageError",
     "Guard",

@@ -11,6 +11,7 @@
     │   └── UnfencedWriteError                     no lease was presented, or one never admitted
     ├── GuardNotInstalledError                     declared fenced, yet the database has no guard
     ├── TableBusyError (also TimeoutError)         writers kept its guard from being changed
+    ├── CommitOutcomeUnknownError                  the connection was lost during COMMIT
     ├── LockServiceError                           not reachable, or answered nonsense
     └── FencingUsageError                          the call cannot be fenced the way it is made
 
@@ -23,12 +24,16 @@ sent.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
+    "COMMITTED",
+    "ROLLED_BACK",
+    "UNKNOWN",
+    "CommitOutcomeUnknownError",
     "FencingError",
     "FencingUsageError",
     "GuardNotInstalledError",
@@ -41,6 +46,9 @@ __all__ = [
     "UnfencedWriteError",
     "WriteRefusedError",
 ]
+
+COMMITTED, ROLLED_BACK, UNKNOWN = "committed", "rolled back", "unknown"
+"""What :meth:`CommitOutcomeUnknownError.outcome` answers."""
 
 
 class FencingError(Exception):
@@ -185,6 +193,66 @@ class TableBusyError(FencingError, TimeoutError):
         super().__init__(message)
         self.table = table
         self.blocked_by = tuple(blocked_by)
+
+
+class Inquiring(Protocol):
+    """Who can find out what has become of a transaction."""
+
+    def ask(self, timeout: float) -> str:
+        """Ask, waiting for a transaction that is still open."""
+
+    async def aask(self, timeout: float) -> str:
+        """:meth:`ask` of an async engine or connection."""
+
+
+class CommitOutcomeUnknownError(FencingError):
+    """The connection was lost while COMMIT was under way: it may have been committed, or not.
+
+    Neither repeat the work nor take it for done before :meth:`outcome` has said which; where that
+    is ``"unknown"``, compare the data. The work can be repeated safely if it is idempotent, or
+    checks under a new lease what it finds.
+
+    Attributes:
+        resources: What the transaction had presented leases on.
+        receipt: The id of the transaction's receipt; ``None`` if its guard keeps none, and then
+            the outcome is often unknown.
+    """
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        resources: Iterable[str] = (),
+        receipt: str | None = None,
+        inquiry: Inquiring | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.resources = tuple(resources)
+        self.receipt = receipt
+        self._inquiry = inquiry
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Who can ask has connections, and stays in its process.
+        return (type(self), self.args, {**self.__dict__, "_inquiry": None})
+
+    def outcome(self, timeout: float = 5.0) -> str:
+        """What has become of the transaction, asked on a new connection. It never guesses.
+
+        Of one engine or connection that is synchronous; see :meth:`aoutcome` for the others.
+
+        Args:
+            timeout: How long to wait for it while it is still open, in seconds.
+
+        Returns:
+            ``"committed"``, ``"rolled back"`` (and it will not be committed any more), or
+            ``"unknown"``: the database could not be asked, it is still open, or nothing tells.
+            Certain with receipts: ``Guard(..., receipts=True)``.
+        """
+        return UNKNOWN if self._inquiry is None else self._inquiry.ask(timeout)
+
+    async def aoutcome(self, timeout: float = 5.0) -> str:
+        """:meth:`outcome` of an async engine or connection."""
+        return UNKNOWN if self._inquiry is None else await self._inquiry.aask(timeout)
 
 
 class LockServiceError(FencingError):

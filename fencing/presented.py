@@ -6,14 +6,16 @@ lease; the resource's high-water mark, asked for on another connection, does.
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING
 
 from fencing.clock import now
-from fencing.errors import LeaseExpiredError, StaleFenceError
+from fencing.errors import CommitOutcomeUnknownError, LeaseExpiredError, StaleFenceError
 from fencing.schema.names import claim_item
 from fencing.whereabouts import Whereabouts
 
 if TYPE_CHECKING:
+    from fencing.errors import Inquiring
     from fencing.lease import BaseLease
     from fencing.schema.refusals import Refusal
 
@@ -42,10 +44,20 @@ class Presented:
         committing: Whether COMMIT is being sent: a failure then has an unknown outcome.
         trusted_for: The trust that was left in its leases when it began, in seconds.
         bounded_until: When the server's limits end it (:func:`fencing.clock.now`), in seconds.
+        receipt: Id of the row by which its outcome can be told for certain; ``None``: no row.
+        stamp: What tells the transaction from every other; empty until its entry was answered.
     """
 
-    def __init__(self, leases: tuple[BaseLease, ...] = (), *, backend_pid: int = 0) -> None:
+    def __init__(
+        self,
+        leases: tuple[BaseLease, ...] = (),
+        *,
+        backend_pid: int = 0,
+        with_receipt: bool = False,
+    ) -> None:
         self.leases = leases
+        self.receipt = str(uuid.uuid4()) if with_receipt and leases else None
+        self.stamp = ""
         self.backend_pid = backend_pid
         self.committing = False
         self.begun_in = Whereabouts()
@@ -61,6 +73,11 @@ class Presented:
     def limit_ms(self) -> int:
         """How long the server lets the transaction live, in milliseconds."""
         return max(1, int(self.trusted_for * 1000))
+
+    @property
+    def entry(self) -> dict[str, object]:
+        """The parameters of ``fencing.enter``."""
+        return {"leases": self.claim, "limit_ms": self.limit_ms, "receipt": self.receipt}
 
     @property
     def may_have_ended(self) -> bool:
@@ -92,6 +109,27 @@ class Presented:
             return sqlstate in _ENDED_BEFORE_COMMIT
         ended = sqlstate in _ENDED or (not sqlstate and disconnected)
         return ended and (self.may_have_ended or any(_is_over(lease) for lease in self.leases))
+
+    def outcome_unknown(
+        self, refusal: Refusal, inquiry: Inquiring
+    ) -> CommitOutcomeUnknownError | None:
+        """The error for a connection that was lost at COMMIT.
+
+        Args:
+            refusal: The error with which the connection ended.
+            inquiry: Who can find out what has become of the transaction.
+        """
+        if not self.committing or not self.leases or refusal.sqlstate in _ENDED_BEFORE_COMMIT:
+            return None
+        names = ", ".join(repr(lease.resource) for lease in self.leases)
+        return CommitOutcomeUnknownError(
+            f"the connection was lost while COMMIT of a transaction under {names} was under way "
+            f"({refusal.message}): it may have been committed, or not; ask outcome() of this "
+            "error, and compare the data where that is unknown, before the work is repeated",
+            resources=[lease.resource for lease in self.leases],
+            receipt=self.receipt,
+            inquiry=inquiry,
+        )
 
     @staticmethod
     def overtaken(lease: BaseLease, mark: int | None, refusal: Refusal) -> StaleFenceError | None:

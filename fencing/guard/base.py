@@ -62,9 +62,14 @@ class GuardedScope:
 class BaseGuard(Generic[LeaseT]):
     """What the two guards share: everything but waiting."""
 
-    def __init__(self, databases: Sequence[Database], evict_after: float | None) -> None:
+    def __init__(
+        self, databases: Sequence[Database], evict_after: float | None, *, receipts: bool
+    ) -> None:
         self.databases = tuple(dict.fromkeys(databases))
         self.evict_after = check_evict_after(evict_after)
+        if receipts:
+            for database in self.databases:
+                database.keep_receipts()
         self._held = Held()
 
     def __repr__(self) -> str:

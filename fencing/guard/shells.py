@@ -51,6 +51,9 @@ class Guard(BaseGuard[Lease]):
             it ends their backends, in seconds; default: it never does. Only such as hold the
             resource under an older token are ended; their holders find out at their next
             statement. The role must be theirs, or may be granted ``pg_signal_backend``.
+        receipts: Whether every transaction under a lease on these engines leaves a row, by which
+            the outcome of a COMMIT without an answer is certain; default: it often stays unknown.
+            Reading transactions write then, too; :func:`fencing.CommitOutcomeUnknownError`.
 
     Raises:
         TypeError: An argument is of the wrong type.
@@ -58,7 +61,11 @@ class Guard(BaseGuard[Lease]):
     """
 
     def __init__(
-        self, locks: LockService, *engines: Engine, evict_after: float | None = None
+        self,
+        locks: LockService,
+        *engines: Engine,
+        evict_after: float | None = None,
+        receipts: bool = False,
     ) -> None:
         if inspect.iscoroutinefunction(getattr(locks, "try_acquire", None)):
             raise TypeError(
@@ -68,7 +75,9 @@ class Guard(BaseGuard[Lease]):
         check_service(locks)
         check_engines(engines, Engine, "Guard", "AsyncGuard")
         self.locks = locks
-        super().__init__([Database.of(engine) for engine in engines], evict_after)
+        super().__init__(
+            [Database.of(engine) for engine in engines], evict_after, receipts=receipts
+        )
 
     def acquire(
         self,
@@ -232,7 +241,11 @@ class AsyncGuard(BaseGuard[AsyncLease]):
     """:class:`Guard` for asyncio: over an async lock service and each ``AsyncEngine``."""
 
     def __init__(
-        self, locks: AsyncLockService, *engines: AsyncEngine, evict_after: float | None = None
+        self,
+        locks: AsyncLockService,
+        *engines: AsyncEngine,
+        evict_after: float | None = None,
+        receipts: bool = False,
     ) -> None:
         if not inspect.iscoroutinefunction(getattr(locks, "try_acquire", None)):
             raise TypeError(
@@ -242,7 +255,9 @@ class AsyncGuard(BaseGuard[AsyncLease]):
         check_service(locks)
         check_engines(engines, AsyncEngine, "AsyncGuard", "Guard")
         self.locks = locks
-        super().__init__([Database.of(engine.sync_engine) for engine in engines], evict_after)
+        super().__init__(
+            [Database.of(engine.sync_engine) for engine in engines], evict_after, receipts=receipts
+        )
 
     def acquire(
         self,

@@ -44,7 +44,7 @@ class Database:
         self.name = f"{url.host or 'localhost'}:{url.port or 5432}/{url.database or ''}"
         self.admissions = Admissions(engine)
         self.observations = Observations()
-        self._hooks = Hooks(self, self.admissions.mark_at_once)
+        self._hooks = Hooks(self, self.admissions)
 
     @classmethod
     def of(cls, engine: Engine) -> Database:
@@ -88,6 +88,10 @@ class Database:
                 "one first: Guard(locks, engine)"
             )
         return database
+
+    def keep_receipts(self) -> None:
+        """From now on every transaction under a lease leaves a receipt."""
+        self._hooks.keeps_receipts = True
 
     @property
     def presentations(self) -> Presentations:

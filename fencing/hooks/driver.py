@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fencing.wire import ended_unasked
+
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 __all__ = [
-    "backend_pid", "driver_of", "had_ended", "has_failed", "is_autocommit", "is_closed", "is_idle",
+    "backend_pid", "driver_of", "had_ended", "has_ended", "has_failed", "is_autocommit", "is_idle",
     "is_read_only",
 ]  # fmt: skip
 
@@ -28,7 +30,7 @@ def driver_of(connection: Connection) -> Any:  # noqa: ANN401 - psycopg's or asy
 
 def is_idle(driver: Any) -> bool:  # noqa: ANN401
     """Whether no transaction is open on a driver's connection."""
-    if is_closed(driver):
+    if _is_closed(driver):
         return True
     if _is_asyncpg(driver):
         return not driver.is_in_transaction()
@@ -53,9 +55,16 @@ def has_failed(connection: Connection) -> bool:
     return False
 
 
-def is_closed(driver: Any) -> bool:  # noqa: ANN401
-    """Whether the connection has ended, as far as the driver has noticed."""
-    return bool(driver.is_closed() if _is_asyncpg(driver) else driver.closed)
+def has_ended(driver: Any) -> bool:  # noqa: ANN401
+    """Whether the server has ended the session while nothing was asked of it, as far as is known.
+
+    Then what is sent next is not done, for certain.
+    """
+    if _is_closed(driver):
+        return True
+    if _is_asyncpg(driver):
+        return False  # its event loop would have noticed
+    return ended_unasked(driver.pgconn)
 
 
 def had_ended(error: BaseException | None) -> bool:
@@ -89,6 +98,10 @@ def backend_pid(connection: Connection) -> int:
 def _adapted(connection: Connection) -> Any:  # noqa: ANN401
     """The connection as SQLAlchemy's dialect has it."""
     return connection.connection.dbapi_connection
+
+
+def _is_closed(driver: Any) -> bool:  # noqa: ANN401
+    return bool(driver.is_closed() if _is_asyncpg(driver) else driver.closed)
 
 
 def _is_asyncpg(driver: Any) -> bool:  # noqa: ANN401

@@ -32,25 +32,25 @@ from fencing.hooks.driver import (
     backend_pid,
     driver_of,
     had_ended,
+    has_ended,
     has_failed,
     is_autocommit,
-    is_closed,
     is_idle,
     is_read_only,
 )
 from fencing.hooks.early import GuardLook, declared_writes, unfenced
+from fencing.hooks.inquiring import EngineInquiry
 from fencing.hooks.transaction import Presentation, Presentations
 from fencing.schema.names import ENTER
 from fencing.schema.refusals import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from sqlalchemy import Connection, Engine
     from sqlalchemy.engine import ExceptionContext
     from sqlalchemy.engine.interfaces import ExecutionContext
     from sqlalchemy.pool import ConnectionPoolEntry
 
+    from fencing.hooks.admission import Admissions
     from fencing.hooks.ambient import Fence
 
 __all__ = ["EXPLICIT", "Hooks"]
@@ -73,14 +73,18 @@ class Hooks:
 
     Args:
         database: Identity of the database, as ambient scopes name it.
-        ask_mark: Asks for a resource's high-water mark on a connection apart; ``None`` when
-            nothing has been admitted or the database cannot be asked.
+        admissions: The database's connections apart: asked for marks and outcomes.
+
+    Attributes:
+        presentations: What the transactions of the engine have presented.
+        keeps_receipts: Whether transactions under leases leave receipts.
     """
 
-    def __init__(self, database: object, ask_mark: Callable[[str], int | None]) -> None:
+    def __init__(self, database: object, admissions: Admissions) -> None:
         self.presentations = Presentations()
+        self.keeps_receipts = False
         self._database = database
-        self._ask_mark = ask_mark
+        self._admissions = admissions
         self._guards = GuardLook(_OURS)
         self._given_up: weakref.WeakSet[Connection] = weakref.WeakSet()
 
@@ -127,13 +131,16 @@ class Hooks:
         elif why_not := _cannot_present(connection):
             leases = ()
         pid = backend_pid(connection) if leases else 0
-        presentation = Presentation(connection, leases, why_not=why_not, backend_pid=pid)
+        presentation = Presentation(
+            connection, leases, why_not=why_not, backend_pid=pid, with_receipt=self.keeps_receipts
+        )
         self.presentations.put(connection, presentation)
         if leases:
             for lease in leases:
                 lease.raise_if_over()
-            claim = {"leases": presentation.claim, "limit_ms": presentation.limit_ms}
-            connection.execute(_ENTER, claim, execution_options=_OURS).close()
+            presentation.stamp = connection.execute(
+                _ENTER, presentation.entry, execution_options=_OURS
+            ).scalar_one()
 
     def begin_twophase(self, connection: Connection, xid: object) -> None:  # noqa: ARG002
         """Refuse two-phase transactions under a lease: a prepared one outlives every limit."""
@@ -189,8 +196,9 @@ class Hooks:
             self._give_up(connection)
             error.add_note("fencing: COMMIT was not sent; nothing of this transaction is committed")
             raise
-        # asyncpg notices between statements that a session has ended: no COMMIT is sent then.
-        presentation.committing = not is_closed(driver_of(connection))
+        # If the server has ended the session before COMMIT is sent, nothing is committed.
+        if presentation.leases:
+            presentation.committing = not has_ended(driver_of(connection))
 
     def rollback(self, connection: Connection) -> None:
         """See that a ROLLBACK cannot fail: its error would replace the one that led to it."""
@@ -262,12 +270,24 @@ class Hooks:
             presentation.refusal = error
         if error is not None or presentation is None or not presentation.leases:
             return error
+        return self._ended(context, refusal, presentation)
+
+    def _ended(
+        self, context: ExceptionContext, refusal: Refusal, presentation: Presentation
+    ) -> BaseException | None:
+        """An error that is about no fence, in a transaction under leases."""
         if refusal.sqlstate == _ACTIVE_TRANSACTION and context.sqlalchemy_exception is not None:
             context.sqlalchemy_exception.add_note(
                 "fencing: this transaction has presented its lease in its first statement, so SET "
                 "TRANSACTION comes too late; choose the isolation level with "
                 "execution_options(isolation_level=...) on the connection or engine"
             )
+        if context.is_disconnect:
+            unknown = presentation.outcome_unknown(
+                refusal, EngineInquiry(self._admissions, presentation.stamp, presentation.receipt)
+            )
+            if unknown is not None:
+                return unknown
         if not presentation.may_be_overtaken(refusal, disconnected=context.is_disconnect):
             return None
         return self._overtaken(presentation, refusal)
@@ -289,7 +309,9 @@ class Hooks:
     def _overtaken(self, presentation: Presentation, refusal: Refusal) -> BaseException | None:
         """What a transaction that did not end by itself has come to."""
         for lease in presentation.leases:
-            error = presentation.overtaken(lease, self._ask_mark(lease.resource), refusal)
+            error = presentation.overtaken(
+                lease, self._admissions.mark_at_once(lease.resource), refusal
+            )
             if error is not None:
                 return error
         return presentation.expired(refusal)

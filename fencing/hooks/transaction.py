@@ -37,8 +37,9 @@ class Presentation(Presented):
         *,
         why_not: str = "",
         backend_pid: int = 0,
+        with_receipt: bool = False,
     ) -> None:
-        super().__init__(leases, backend_pid=backend_pid)
+        super().__init__(leases, backend_pid=backend_pid, with_receipt=with_receipt)
         self._connection = weakref.ref(connection)
         self.why_not = why_not
         self.refusal: WriteRefusedError | None = None

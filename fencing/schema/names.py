@@ -51,12 +51,21 @@ ADMIT = (
     "SELECT fencing.admit(CAST(:resource AS text), CAST(:token AS bigint), "
     "CAST(:holder AS text), CAST(:owner AS text), CAST(:wait_ms AS integer))"
 )
-ENTER = "SELECT fencing.enter(CAST(:leases AS text), CAST(:limit_ms AS integer))"
+ENTER = (
+    "SELECT fencing.enter(CAST(:leases AS text), CAST(:limit_ms AS integer), "
+    "CAST(:receipt AS uuid))"
+)
 MARK = "SELECT fencing.mark(CAST(:resource AS text))"
 EVICT = (
     "SELECT fencing.evict(CAST(:resource AS text), CAST(:token AS bigint), "
     "to_timestamp(CAST(:since AS double precision)))"
 )
+OUTCOME = (
+    "SELECT fencing.outcome(CAST(:receipt AS uuid), CAST(:stamp AS text), "
+    "CAST(:wait_ms AS integer))"
+)
+IN_FLIGHT = "SELECT xid, incarnation FROM fencing.in_flight(CAST(:stamp AS text))"
+OUTCOME_OF = "SELECT fencing.outcome_of(CAST(:xid AS text), CAST(:incarnation AS text))"
 VERSIONS = "SELECT schema_version, oldest_client FROM fencing.versions()"
 
 

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from fencing import (
     AsyncGuard,
+    CommitOutcomeUnknownError,
     Guard,
     LeaseExpiredError,
     LeaseLostError,
@@ -208,7 +209,7 @@ class TestEndedSessions:
                 if expired:  # after the deadline was checked, while COMMIT is on its way
                     event.listen(engine, "commit", lambda _connection: expire(lease))
                 proxy.swallow_reply(containing=b"COMMIT")
-                with pytest.raises(OperationalError):
+                with pytest.raises(CommitOutcomeUnknownError):
                     session.commit()
                 assert proxy.swallowed.wait(10)
                 session.rollback()

@@ -64,6 +64,7 @@ class TcpProxy:
         bytes_sent: How many bytes clients have sent.
         bytes_received: How many bytes have gone back to clients.
         swallowed: Set when a reply has been swallowed.
+        withheld: Set when a request has been withheld.
         held: Set while a reply is held back.
     """
 
@@ -73,11 +74,14 @@ class TcpProxy:
         self._target = (host, port)
         self._protocol = protocol
         self._armed: bytes | None = None
+        self._withholding: bytes | None = None
+        self._passed_on: asyncio.Future[bool] | None = None
         self._delay = 0.0
         self._links: set[Link] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self.swallowed = threading.Event()
+        self.withheld = threading.Event()
         self.held = threading.Event()
         self.reset_counts()
         self._loop = asyncio.new_event_loop()
@@ -111,6 +115,23 @@ class TcpProxy:
         """
         self.swallowed.clear()
         self._armed = containing
+
+    def withhold_request(self, containing: bytes) -> None:
+        """Keep the next such request, and cut its client off; the server waits on for it.
+
+        Args:
+            containing: Bytes that the request contains.
+        """
+        self.withheld.clear()
+        self._withholding = containing
+
+    def pass_withheld_on(self) -> None:
+        """Let the server have what was withheld, late."""
+        self._run(self._end_withholding(passed_on=True))
+
+    def drop_withheld(self) -> None:
+        """End the server's connection without it."""
+        self._run(self._end_withholding(passed_on=False))
 
     def delay(self, seconds: float) -> None:
         """Deliver every reply so many seconds late; 0 ends it."""
@@ -191,8 +212,19 @@ class TcpProxy:
             if self._armed is not None and self._armed in chunk:
                 self._armed = None
                 link.swallowing = True
+            if self._withholding is not None and self._withholding in chunk:
+                self._withholding = None
+                self._passed_on = asyncio.get_running_loop().create_future()
+                link.to_client.transport.abort()
+                self.withheld.set()
+                if not await self._passed_on:
+                    return
             link.to_server.write(chunk)
             await link.to_server.drain()
+
+    async def _end_withholding(self, *, passed_on: bool) -> None:
+        assert self._passed_on is not None
+        self._passed_on.set_result(passed_on)
 
     async def _answer(self, link: Link) -> None:
         while chunk := await link.from_server.read(CHUNK):
