@@ -55,8 +55,13 @@ def async_cursor(connection: psycopg.AsyncConnection[Any]) -> psycopg.AsyncCurso
 
 @contextmanager
 def pipeline(connection: psycopg.Connection[Any]) -> Iterator[None]:
-    """A block whose statements are sent in one message, where libpq can do that."""
-    if not psycopg.Pipeline.is_supported():
+    """A block whose statements are sent in one message, where that is as good as several.
+
+    psycopg ends a pipeline with a message that has no answer, and before version 17 a server takes
+    that for the end of the idleness that ``idle_in_transaction_session_timeout`` limits. Later ones
+    have ``transaction_timeout`` as well.
+    """
+    if not psycopg.Pipeline.is_supported() or not _has_transaction_timeout(connection):
         yield
         return
     try:
@@ -71,7 +76,7 @@ def pipeline(connection: psycopg.Connection[Any]) -> Iterator[None]:
 @asynccontextmanager
 async def async_pipeline(connection: psycopg.AsyncConnection[Any]) -> AsyncIterator[None]:
     """:func:`pipeline` of an asynchronous connection."""
-    if not psycopg.AsyncPipeline.is_supported():
+    if not psycopg.AsyncPipeline.is_supported() or not _has_transaction_timeout(connection):
         yield
         return
     try:
@@ -80,6 +85,10 @@ async def async_pipeline(connection: psycopg.AsyncConnection[Any]) -> AsyncItera
     finally:
         if not connection.closed and _in_pipeline(connection):
             await connection.close()
+
+
+def _has_transaction_timeout(connection: AnyConnection) -> bool:
+    return connection.info.server_version >= 170000  # noqa: PLR2004 - version 17.0
 
 
 def _in_pipeline(connection: AnyConnection) -> bool:

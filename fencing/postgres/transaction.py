@@ -57,7 +57,7 @@ def transaction(
 
     ::
 
-        begin     BEGIN and entry, in one message
+        begin     BEGIN and entry, in one message from PostgreSQL 17 on
         end       the leases' deadlines are checked once more, then COMMIT
         error     ROLLBACK; a refusal of the database comes as an error of this package
 
@@ -65,7 +65,9 @@ def transaction(
     the block the connection is): blocks of that inside it are savepoints, and an exception of the
     body wins. Statements in between are
     not looked at; the server ends the transaction when the trust that was left in the leases at
-    its beginning is used up.
+    its beginning is used up. (Before version 17 a pipeline, and ``executemany()``, which is one,
+    should not be the last that is sent for long: the server's limit on idleness begins anew only
+    with the next statement.)
 
     Args:
         connection: A connection in no transaction.

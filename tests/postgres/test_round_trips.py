@@ -31,7 +31,7 @@ def round_trips(proxy: TcpProxy) -> int:
 
 
 @pytest.mark.parametrize("autocommit", [True, False])
-async def test_begin_and_entry_are_one(
+async def test_begin_and_entry_are_one_from_version_17_on(
     side, connection, proxy: TcpProxy, lease, autocommit
 ) -> None:
     await side.set_autocommit(connection, value=autocommit)
@@ -39,10 +39,11 @@ async def test_begin_and_entry_are_one(
     connection.add_notice_handler(notices.append)
     proxy.reset_counts()
     async with side.block(postgres.transaction(connection, lease)):
-        assert round_trips(proxy) == 1
+        # Before, a pipeline would switch a limit off.
+        begun = 1 if connection.info.server_version >= 170000 else 2
+        assert round_trips(proxy) == begun
         await side.execute(connection, "SELECT 1")
-    bare = 3  # BEGIN, SELECT and COMMIT
-    assert round_trips(proxy) == bare
+    assert round_trips(proxy) == begun + 2
     assert notices == []
     assert connection.autocommit == autocommit
 
