@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 __all__ = [
-    "backend_pid", "driver_of", "had_ended", "has_ended", "has_failed", "is_autocommit", "is_idle",
-    "is_read_only",
+    "backend_pid", "driver_of", "had_ended", "has_ended", "has_failed", "is_autocommit",
+    "is_broken", "is_idle", "is_read_only", "restart_idle_limit",
 ]  # fmt: skip
 
 # libpq's PGTransactionStatusType.
 _IDLE, _IN_ERROR = 0, 3
+
+_HAS_TRANSACTION_TIMEOUT = 170000
 
 _IN_FAILED_TRANSACTION = "25P02"
 
@@ -67,6 +69,17 @@ def has_ended(driver: Any) -> bool:  # noqa: ANN401
     return ended_unasked(driver.pgconn)
 
 
+def is_broken(connection: Connection) -> bool:
+    """Whether the driver has given its connection up, whatever it has called the error.
+
+    A pooler between us and the server sends the server's last words and some of its own; psycopg
+    then complains of two answers to one COMMIT, which SQLAlchemy does not take for a disconnect.
+    """
+    if connection.closed or connection.invalidated:
+        return False
+    return _is_closed(driver_of(connection))
+
+
 def had_ended(error: BaseException | None) -> bool:
     """Whether nothing was sent since the server had ended the session, says an error of asyncpg's.
 
@@ -86,6 +99,22 @@ def is_read_only(connection: Connection) -> bool:
     adapted = _adapted(connection)
     read_only = adapted.readonly if hasattr(adapted, "readonly") else adapted.read_only
     return bool(read_only)
+
+
+def restart_idle_limit(connection: Connection) -> None:
+    """Begin the server's limit on idleness anew after an ``executemany()``, where that stopped it.
+
+    psycopg sends it as a pipeline, which it ends with a message that has no answer. Before version
+    17 a server takes that for the end of the idleness, and there is no other limit.
+    """
+    driver = driver_of(connection)
+    if _is_asyncpg(driver) or driver.info.server_version >= _HAS_TRANSACTION_TIMEOUT:
+        return
+    cursor = connection.connection.cursor()
+    try:
+        cursor.execute("SELECT 1")
+    finally:
+        cursor.close()
 
 
 def backend_pid(connection: Connection) -> int:

@@ -35,8 +35,10 @@ from fencing.hooks.driver import (
     has_ended,
     has_failed,
     is_autocommit,
+    is_broken,
     is_idle,
     is_read_only,
+    restart_idle_limit,
 )
 from fencing.hooks.early import GuardLook, declared_writes, unfenced
 from fencing.hooks.inquiring import EngineInquiry
@@ -93,6 +95,7 @@ class Hooks:
         event.listen(engine, "begin", self.begin)
         event.listen(engine, "begin_twophase", self.begin_twophase)
         event.listen(engine, "before_cursor_execute", self.before_cursor_execute)
+        event.listen(engine, "after_cursor_execute", self.after_cursor_execute)
         event.listen(engine, "commit", self.commit)
         event.listen(engine, "rollback", self.rollback)
         event.listen(engine, "rollback_savepoint", self.rollback_savepoint)
@@ -180,6 +183,21 @@ class Hooks:
             ):
                 raise unfenced(table, operation, declaration, self._why(presentation, None))
 
+    def after_cursor_execute(
+        self,
+        connection: Connection,
+        cursor: object,  # noqa: ARG002
+        statement: str,  # noqa: ARG002
+        parameters: object,  # noqa: ARG002
+        context: ExecutionContext | None,  # noqa: ARG002
+        executemany: bool,  # noqa: FBT001
+    ) -> None:
+        """See that an idle transaction is limited after an ``executemany()`` as well."""
+        if executemany and connection.in_transaction():
+            presentation = self.presentations.get(connection)
+            if presentation is not None and presentation.leases:
+                restart_idle_limit(connection)
+
     def commit(self, connection: Connection) -> None:
         """Check deadlines: a transaction that has outlived its trust is not committed."""
         presentation = self.presentations.get(connection)
@@ -262,6 +280,9 @@ class Hooks:
             context.is_disconnect = True
             if presentation is not None:
                 presentation.committing = False
+        elif not context.is_disconnect and is_broken(connection):
+            context.is_disconnect = True
+            context.invalidate_pool_on_disconnect = False
         if refusal.sqlstate in _LIMITS or had_ended(context.original_exception):
             # One session was ended, not the server: the pool's other connections are good.
             context.invalidate_pool_on_disconnect = False

@@ -172,3 +172,19 @@ def test_an_entry_that_the_users_lock_timeout_has_ended_is_the_users(
             connection.execute(text("SELECT 1"))
         assert not isinstance(error.value, LeaseLostError)
         assert not lease.lost
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_an_idle_transaction_is_limited_after_one_row_and_after_many(
+    guard: Guard, engine: Engine, bank: Bank, account: int, resource: str, rows: int
+) -> None:
+    """A driver may send many as a pipeline, whose last message stops the limit before 17."""
+    with guard.acquire(resource, ttl=0.3), engine.connect() as connection:
+        pid = connection.scalar(text("SELECT pg_backend_pid()"))
+        connection.execute(
+            text("UPDATE accounts SET balance = 0 WHERE id = :id"), [{"id": account}] * rows
+        )
+        bank.wait_until_gone(pid)
+        with pytest.raises(LeaseExpiredError):
+            connection.commit()
+    assert bank.balance(account) == 100
