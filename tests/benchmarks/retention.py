@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import random
 import statistics
+import threading
 import time
 import uuid
 
@@ -26,6 +28,15 @@ from tests.support.databases import plain_url
 
 FEW = 10_000
 ROUNDS = 3_000
+WARM_UP = 200
+
+tokens = itertools.count(2)
+
+KINDS = {
+    "one of a hundred resources": lambda _: f"account:{random.randint(1, 100)}",
+    "any resource": lambda fences: f"account:{random.randint(1, fences)}",
+    "a new resource": lambda _: str(uuid.uuid4()),
+}
 
 say = functools.partial(print, flush=True)
 
@@ -84,29 +95,37 @@ def latency(few: psycopg.Connection, many: psycopg.Connection, fences: int) -> N
         "SELECT f.token, f.holder FROM fencing.fence AS f WHERE f.resource = 'account:4711'"
     ).fetchall():
         say("   ", line)
-    for kind in ("known", "new"):
+    for kind, resource in KINDS.items():
         times: dict[str, list[float]] = {"few": [], "many": []}
-        for number in range(ROUNDS + 200):
-            for name, connection, n in (("few", few, FEW), ("many", many, fences)):
-                resource = f"account:{random.randint(1, n)}" if kind == "known" else uuid.uuid4()
-                token = 2 + number
-                started = time.perf_counter()
-                connection.execute(ADMIT, (str(resource), token, uuid.uuid4().hex))
-                if number >= 200:
-                    times[name].append(time.perf_counter() - started)
+        both = [("few", few, FEW), ("many", many, fences)]
+        for number in range(WARM_UP + ROUNDS):
+            for name, connection, n in both if number % 2 else reversed(both):
+                spent = admit(connection, resource(n))
+                if number >= WARM_UP:
+                    times[name].append(spent)
         medians = {name: statistics.median(each) for name, each in times.items()}
         say(
-            f"\nadmission on a {kind} resource: {medians['few'] * 1e6:.0f} µs among {FEW}, "
+            f"\nadmission on {kind}: {medians['few'] * 1e6:.0f} µs among {FEW}, "
             f"{medians['many'] * 1e6:.0f} µs among {fences}: "
-            f"ratio {medians['few'] / medians['many']:.2f} (medians of {ROUNDS}, interleaved)"
+            f"ratio {medians['few'] / medians['many']:.2f} (medians of {ROUNDS}, in turn)"
         )
+
+
+def admit(connection: psycopg.Connection, resource: str) -> float:
+    """The seconds it took."""
+    started = time.perf_counter()
+    connection.execute(ADMIT, (resource, next(tokens), uuid.uuid4().hex))
+    return time.perf_counter() - started
 
 
 def prune(connection: psycopg.Connection, fences: int) -> None:
     say()
     after: str | None = ""
-    for batch in (1000, 1000, 5000):
-        started, pruned, busy = time.monotonic(), 0, 0
+    for batch, beside in ((1000, False), (1000, False), (5000, False), (1000, True)):
+        started, pruned, busy, done = time.monotonic(), 0, 0, threading.Event()
+        admissions = threading.Thread(target=admit_new, args=(connection.info.dsn, done))
+        if beside:
+            admissions.start()
         for _ in range(100_000 // batch):
             row = connection.execute(
                 "SELECT * FROM fencing.prune(interval '30 days', %s, %s)", (after, batch)
@@ -119,12 +138,29 @@ def prune(connection: psycopg.Connection, fences: int) -> None:
             f"prune in batches of {batch}: {pruned} pruned, {busy} in use, {spent:.2f} s, "
             f"{spent / max(pruned, 1) * 100_000:.2f} s per 100,000"
         )
+        done.set()
+        if beside:
+            admissions.join()
         if after is None:
             break
     started = time.monotonic()
     connection.execute("VACUUM fencing.fence")
     say(f"VACUUM afterwards: {time.monotonic() - started:.1f} s")
     size(connection, fences)
+
+
+def admit_new(dsn: str, done: threading.Event) -> None:
+    """Admit new resources until it is done."""
+    times = []
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        while not done.is_set():
+            times.append(admit(connection, str(uuid.uuid4())))
+    times.sort()
+    say(
+        f"    {len(times)} admissions of new resources beside it: median "
+        f"{statistics.median(times) * 1e3:.2f} ms, 99 % within "
+        f"{times[len(times) * 99 // 100] * 1e3:.1f} ms, longest {times[-1] * 1e3:.1f} ms"
+    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,152 @@
+"""Setting a fence forward: the one way for an administrator, and only forward."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from click.testing import CliRunner
+from sqlalchemy import make_url
+
+from fencing.administration import Raised, raise_fence
+from fencing.cli.main import main
+from fencing.errors import FencingUsageError, GuardNotInstalledError, LockNotAcquiredError
+from fencing.schema import ddl
+from tests.retention.conftest import age, prune, tokens
+from tests.schema.sql import ALICE, BOB, admit, enter, mark, refused, run
+
+FAR = 2**53 - 1
+
+
+def test_it_tells_what_the_mark_was_and_overtakes_the_holder(owner, fenced_database):
+    admit(owner, 7, resource="a")
+    assert raise_fence(fenced_database, "a", 100) == Raised(before=7, after=100)
+    with refused("ZF001"), owner.transaction():
+        enter(owner, ("a", 7, ALICE))
+    for token in (99, 100):
+        with refused("ZF001"):
+            admit(owner, token, BOB, resource="a")
+    assert admit(owner, 101, BOB, resource="a")
+
+
+def test_it_goes_beyond_the_bound_of_admissions(owner, fenced_database):
+    admit(owner, 7, resource="a")
+    with refused("ZF004"):
+        admit(owner, FAR, BOB, resource="a")
+    assert raise_fence(fenced_database, "a", FAR) == Raised(before=7, after=FAR)
+
+
+def test_a_resource_without_a_fence_gets_one(owner, fenced_database):
+    assert raise_fence(fenced_database, "new", 5) == Raised(before=0, after=5)
+    assert tokens(owner) == {"new": 5}
+
+
+def test_of_a_pruned_fence_the_floor_is_what_it_was(owner, fenced_database):
+    admit(owner, 7, resource="a")
+    age(owner)
+    prune(owner)
+    with pytest.raises(FencingUsageError, match="the mark of 'a' is 7"):
+        raise_fence(fenced_database, "a", 7)
+    assert raise_fence(fenced_database, "a", 8) == Raised(before=7, after=8)
+
+
+@pytest.mark.parametrize("token", [6, 7])
+def test_it_never_moves_a_mark_backwards(owner, fenced_database, token):
+    admit(owner, 7, resource="a")
+    with pytest.raises(FencingUsageError, match="pass a token above 7"):
+        raise_fence(fenced_database, "a", token)
+    assert mark(owner, "a") == (7, ALICE)
+
+
+def test_each_time_it_is_a_holder_of_its_own_that_nobody_knows(owner, fenced_database):
+    holders = set()
+    for token in (1, 2):
+        raise_fence(fenced_database, "a", token)
+        holders.add(mark(owner, "a")[1])
+    assert len(holders) == 2
+    assert all(len(holder) > 40 for holder in holders)
+
+
+def test_it_does_not_wait_for_ever_for_who_has_written(owner, connect, fenced_database):
+    owner.execute("CREATE TABLE t (id text)")
+    run(owner, ddl.fence_table("t", "{id}"))
+    admit(owner, 7, resource="a")
+    holder = connect(autocommit=False)
+    enter(holder, ("a", 7, ALICE))
+    holder.execute("INSERT INTO t VALUES ('a')")
+    with pytest.raises(LockNotAcquiredError, match=r"within 0\.01 s; nothing was changed"):
+        raise_fence(fenced_database, "a", 8, timeout=0.01)
+    holder.commit()
+    assert raise_fence(fenced_database, "a", 8).before == 7
+
+
+def test_who_has_only_read_is_overtaken_at_once(owner, connect, fenced_database):
+    owner.execute("CREATE TABLE t (id text)")
+    run(owner, ddl.fence_table("t", "{id}"))
+    admit(owner, 7, resource="a")
+    holder = connect(autocommit=False)
+    enter(holder, ("a", 7, ALICE))
+    raise_fence(fenced_database, "a", 8)
+    with refused("ZF001"):
+        holder.execute("INSERT INTO t VALUES ('a')")
+
+
+@pytest.mark.parametrize("resource", ["", "x" * 513, "a\0b"])
+def test_a_resource_that_cannot_be(fenced_database, resource):
+    with pytest.raises(ValueError, match="resource"):
+        raise_fence(fenced_database, resource, 1)
+
+
+def test_a_database_without_the_schema(database):
+    with pytest.raises(GuardNotInstalledError):
+        raise_fence(database, "a", 1)
+
+
+def call(*arguments):
+    return CliRunner().invoke(main, ["raise", *arguments])
+
+
+def test_the_command_says_both(owner, fenced_database):
+    name = make_url(fenced_database).database
+    first = call(fenced_database, "a", "5")
+    assert first.exit_code == 0
+    assert first.output.startswith(f'Raised the mark of "a" in database "{name}"')
+    assert "from none to 5; who held it is overtaken." in first.output
+    assert "from 5 to 9;" in call(fenced_database, "a", "9").output
+    assert tokens(owner) == {"a": 9}
+
+
+def test_what_the_command_refuses_is_one_line(fenced_database):
+    call(fenced_database, "a", "5")
+    result = call(fenced_database, "a", "5")
+    assert result.exit_code == 1
+    assert result.output == (
+        "Error: the mark of 'a' is 5, and a fence only ever moves forward: pass a token above 5\n"
+    )
+    for token in ("0", "-1", str(2**53), "x"):
+        assert call("--", fenced_database, "a", token).exit_code == 2
+
+
+def test_who_is_not_the_owner_is_told_so_in_one_line(owner, fenced_database):
+    role = f"app_{make_url(fenced_database).database}"
+    owner.execute(f"CREATE ROLE {role} LOGIN".encode())
+    try:
+        url = make_url(fenced_database).set(username=role).render_as_string(hide_password=False)
+        result = call(url, "a", "5")
+    finally:
+        owner.execute(f"DROP ROLE {role}".encode())
+    assert result.exit_code == 1
+    assert result.output == "Error: permission denied for function raise_fence\n"
+
+
+def test_a_database_that_is_not_there():
+    result = call("postgresql://u:geheim@127.0.0.1:1/x", "a", "5")
+    assert result.exit_code == 1
+    assert result.output.count("\n") == 1
+    assert "geheim" not in result.output
+
+
+def test_psycopg_has_nothing_to_do_with_it(owner):
+    """The function is there for everybody who has the right."""
+    owner.execute("SELECT fencing.raise_fence('a', 3)")
+    with pytest.raises(psycopg.Error, match="was presented with token 3"):
+        owner.execute("SELECT fencing.raise_fence('a', 3)")
