@@ -17,7 +17,7 @@ import logging
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import event, text
+from sqlalchemy import event
 
 from fencing.errors import (
     FencingError,
@@ -41,9 +41,9 @@ from fencing.hooks.driver import (
     restart_idle_limit,
 )
 from fencing.hooks.early import GuardLook, declared_writes, unfenced
+from fencing.hooks.entry import enter
 from fencing.hooks.inquiring import EngineInquiry
 from fencing.hooks.transaction import Presentation, Presentations
-from fencing.schema.names import ENTER
 from fencing.schema.refusals import Refusal
 
 if TYPE_CHECKING:
@@ -62,7 +62,6 @@ _log = logging.getLogger("fencing")
 EXPLICIT = "fencing_explicit"
 """Execution option that carries the explicit fences of a connection or session."""
 
-_ENTER = text(ENTER)
 # A connection that streams its results would only declare a cursor for our statements.
 _OURS = {INTERNAL: True, "stream_results": False, "yield_per": None}
 
@@ -141,9 +140,7 @@ class Hooks:
         if leases:
             for lease in leases:
                 lease.raise_if_over()
-            presentation.stamp = connection.execute(
-                _ENTER, presentation.entry, execution_options=_OURS
-            ).scalar_one()
+            presentation.stamp = enter(connection, presentation.entry, _OURS)
 
     def begin_twophase(self, connection: Connection, xid: object) -> None:  # noqa: ARG002
         """Refuse two-phase transactions under a lease: a prepared one outlives every limit."""

@@ -12,12 +12,15 @@ from sqlalchemy import Engine, event, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from fencing import fenced_by
+from fencing.hooks import engine as hooks_of_engines
 from fencing.schema import ddl
 from fencing.schema.names import claim_item
 from tests.support.databases import plain_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from sqlalchemy import Connection
 
 ALICE, BOB = "a" * 32, "b" * 32
 
@@ -231,17 +234,41 @@ FORGED_CLAIM = "SELECT set_config('fencing.claim', fencing.stamp() || ' ' || :cl
 
 @contextmanager
 def statements_of(engine: Engine) -> Iterator[list[str]]:
-    """The statements that are sent on an engine inside the block."""
+    """The statements that are sent on an engine inside the block, entries among them.
+
+    An entry that goes in one message with BEGIN is none of SQLAlchemy's statements.
+    """
     seen: list[str] = []
 
     def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
         seen.append(statement)
 
+    def entry(connection: Connection) -> None:
+        if connection.engine.pool is engine.pool:
+            seen.append("fencing.enter")
+
     event.listen(engine, "before_cursor_execute", note)
     try:
-        yield seen
+        with before_each_entry(entry):
+            yield seen
     finally:
         event.remove(engine, "before_cursor_execute", note)
+
+
+@contextmanager
+def before_each_entry(act: Callable[[Connection], None]) -> Iterator[None]:
+    """Do something when an entry is about to be sent: its deadlines have been checked."""
+    enter = hooks_of_engines.enter
+
+    def acting(connection: Connection, *arguments: Any) -> str:
+        act(connection)
+        return enter(connection, *arguments)
+
+    hooks_of_engines.enter = acting
+    try:
+        yield
+    finally:
+        hooks_of_engines.enter = enter
 
 
 def presented(executor: Any) -> dict[str, int]:

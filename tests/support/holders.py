@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from fencing import FencingError, Guard, Lease, RedisLockService
-from tests.support.bank import Account
+from tests.support.bank import Account, before_each_entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,18 +101,16 @@ def writes_what_it_computed(
         computed = session.get_one(Account, account).balance - 1
         session.rollback()
 
-        def stop(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-            if "fencing.enter" in statement:
-                parent.report("about to enter")
-                parent.wait_for("go on")
-
-        event.listen(engine, "before_cursor_execute", stop)
+        def stop(_connection: object) -> None:
+            parent.report("about to enter")
+            parent.wait_for("go on")
 
         def write() -> None:
             session.get_one(Account, account).balance = computed
             session.commit()
 
-        attempt(parent, write, lease)
+        with before_each_entry(stop):
+            attempt(parent, write, lease)
 
 
 def increments(

@@ -1,0 +1,122 @@
+"""Entry: the first statement of a transaction under leases, and BEGIN in one message with it.
+
+With psycopg both are sent together, in a pipeline of libpq's own: a round trip less for every
+transaction. Neither ``connection.pipeline()``, which costs more than it saves on a local socket and
+ends with a message that before PostgreSQL 17 stops the limit on idleness, nor one simple query,
+whose text would hold the lease's nonce, for everybody to read in ``pg_stat_activity``.
+
+Where that cannot be done, entry is a statement like any other, and BEGIN comes before it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import text
+from sqlalchemy.util import await_only
+
+from fencing.hooks.driver import driver_of
+from fencing.schema.names import ENTER
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from sqlalchemy import Connection
+
+__all__ = ["enter"]
+
+_STATEMENT = text(ENTER)
+_PSYCOPG = ENTER.replace(":leases", "$1").replace(":limit_ms", "$2").replace(":receipt", "$3")
+
+# Of libpq: PGPipelineStatus, PGTransactionStatusType, ExecStatusType; of psycopg: Wait.
+_OFF, _IDLE, _FATAL_ERROR, _PIPELINE_SYNC = 0, 0, 7, 10
+_TO_READ, _TO_READ_OR_WRITE = 1, 3
+
+
+def enter(connection: Connection, entry: dict[str, object], options: dict[str, Any]) -> str:
+    """Present leases in the transaction that begins.
+
+    Args:
+        connection: Where it begins; no statement of it has been sent.
+        entry: The parameters of ``fencing.enter``.
+        options: Execution options of our own statements.
+
+    Returns:
+        What tells the transaction from every other.
+    """
+    driver = driver_of(connection)
+    if not _goes_in_one_message(connection, driver):
+        stamp: str = connection.execute(_STATEMENT, entry, execution_options=options).scalar_one()
+        return stamp
+    try:
+        result = _wait(driver, _begin_and_enter(driver, entry))
+        if result.status == _FATAL_ERROR:
+            raise connection.dialect.loaded_dbapi.errors.error_from_result(result)
+    except connection.dialect.loaded_dbapi.Error as error:
+        # As SQLAlchemy does with errors of its own statements: it wraps, rolls back, disconnects.
+        connection._handle_dbapi_exception(error, ENTER, None, None, None)  # noqa: SLF001
+        raise
+    answer: str = result.get_value(0, 0).decode()
+    return answer
+
+
+def _goes_in_one_message(connection: Connection, driver: Any) -> bool:  # noqa: ANN401 - the driver's
+    dbapi: Any = connection.dialect.loaded_dbapi
+    return (
+        hasattr(driver, "pgconn")
+        and bool(dbapi.capabilities.has_pipeline())
+        and driver.pgconn.transaction_status == _IDLE
+        and driver.pgconn.pipeline_status == _OFF
+    )
+
+
+def _wait(driver: Any, generator: Generator[int, int, Any]) -> Any:  # noqa: ANN401
+    """Have psycopg run the generator, which stays interruptible so."""
+    if hasattr(driver, "__aenter__"):
+        return await_only(_wait_async(driver, generator))
+    with driver.lock:
+        return driver.wait(generator)
+
+
+async def _wait_async(driver: Any, generator: Generator[int, int, Any]) -> Any:  # noqa: ANN401
+    async with driver.lock:
+        return await driver.wait(generator)
+
+
+def _begin_and_enter(driver: Any, entry: dict[str, object]) -> Generator[int, int, Any]:  # noqa: ANN401
+    """Send both, and return entry's result; yields what is waited for."""
+    pgconn = driver.pgconn
+    values = [None if value is None else str(value).encode() for value in entry.values()]
+    pgconn.enter_pipeline_mode()
+    pgconn.send_query_params(_begin(driver), None)
+    pgconn.send_query_params(_PSYCOPG.encode(), values)
+    pgconn.pipeline_sync()
+    while pgconn.flush():
+        if (yield _TO_READ_OR_WRITE) & _TO_READ:
+            pgconn.consume_input()
+    results = []
+    while True:
+        while pgconn.is_busy():
+            yield _TO_READ
+            pgconn.consume_input()
+        result = pgconn.get_result()
+        if result is None:  # the end of one statement
+            continue
+        if result.status == _PIPELINE_SYNC:
+            break
+        results.append(result)
+    pgconn.exit_pipeline_mode()
+    # BEGIN fails only where nothing else can succeed; the first error is the one that tells.
+    return next((r for r in results if r.status == _FATAL_ERROR), results[-1])
+
+
+def _begin(driver: Any) -> bytes:  # noqa: ANN401
+    """BEGIN as psycopg would send it."""
+    words = ["BEGIN"]
+    if driver.isolation_level is not None:
+        words.append("ISOLATION LEVEL " + driver.isolation_level.name.replace("_", " "))
+    if driver.read_only is not None:
+        words.append("READ ONLY" if driver.read_only else "READ WRITE")
+    if driver.deferrable is not None:
+        words.append("DEFERRABLE" if driver.deferrable else "NOT DEFERRABLE")
+    return " ".join(words).encode()
