@@ -13,6 +13,7 @@ import pytest
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from fencing import LockNotAcquiredError, StaleFenceError, postgres
+from fencing.clock import now
 from tests.support.bank import ALICE, enter_by_hand
 from tests.support.scripted import AsyncScriptedLocks, ScriptedLocks, expire
 from tests.support.sides import SyncSide
@@ -155,6 +156,21 @@ async def test_a_connection_that_died_while_it_was_idle_is_no_reason_to_fail(
     assert lease.admitted
     (fresh,) = guard.databases[0].connections._idle
     assert fresh is not idle
+
+
+async def test_when_one_has_died_the_other_idle_ones_are_not_tried(
+    side, guard, bank: Bank, resource
+) -> None:
+    connections = guard.databases[0].connections
+    async with (
+        side.block(connections.connection(now() + 5)) as one,
+        side.block(connections.connection(now() + 5)) as other,
+    ):
+        pass
+    assert connections._idle == [other, one]
+    for dead in (one, other):
+        bank.kill_backend(dead.info.backend_pid)
+    assert (await side.do(guard.acquire(resource))).admitted
 
 
 async def test_admissions_share_few_connections(side, guard, bank: Bank) -> None:
