@@ -20,7 +20,6 @@ from fencing.schema.template import Template
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from collections.abc import Set as AbstractSet
 
     from alembic.autogenerate.api import AutogenContext
     from alembic.operations import MigrateOperation
@@ -58,34 +57,28 @@ class Change:
         return [op for op in (self.before, self.between, self.after) if op is not None]
 
 
-def compare_guards(
-    context: AutogenContext, upgrade: ops.UpgradeOps, schemas: AbstractSet[str | None]
-) -> None:
+def compare_guards(context: AutogenContext, upgrade: ops.UpgradeOps) -> None:
     """Add to ``upgrade`` what makes the guards those that are declared.
 
     Args:
         context: The comparison; its connection is where to look.
         upgrade: What has been found so far.
-        schemas: The schemas that are compared; ``None`` is the default one.
 
     Raises:
         FencingUsageError: The database has a newer schema than this package knows.
     """
     connection = context.connection
     if connection is not None and connection.dialect.name == "postgresql":
-        comparison = _Comparison(context, upgrade, schemas)
+        comparison = _Comparison(context, upgrade)
         comparison.forget_ours()
         comparison.compare()
 
 
 class _Comparison:
-    def __init__(
-        self, context: AutogenContext, upgrade: ops.UpgradeOps, schemas: AbstractSet[str | None]
-    ) -> None:
+    def __init__(self, context: AutogenContext, upgrade: ops.UpgradeOps) -> None:
         assert context.connection is not None  # noqa: S101 - narrows for the type checker
         self._context = context
         self._upgrade = upgrade
-        self._schemas = schemas
         self._default = context.connection.dialect.default_schema_name
         self._installed = Installed.in_database(context.connection)
         found = list(self._installed.guards(context.connection))
@@ -140,12 +133,10 @@ class _Comparison:
             yield name, Change(before=_unfence(name, self._guards[name]))
 
     def _is_compared(self, table: Table, name: Name) -> bool:
-        context = self._context
+        # What filters by name leave out is new to Alembic: it has created it before we come.
         return (
-            name.schema in self._schemas
-            and name not in self._covered
-            and context.run_name_filters(table.name, "table", {"schema_name": name.schema})
-            and context.run_object_filters(table, table.name, "table", False, None)  # noqa: FBT003
+            name not in self._covered
+            and self._context.run_object_filters(table, table.name, "table", False, None)  # noqa: FBT003
         )
 
     def _change(self, table: Table, name: Name) -> Change:
