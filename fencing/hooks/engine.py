@@ -31,7 +31,6 @@ from fencing.hooks.ambient import ambient_fences, is_suspended, presented_leases
 from fencing.hooks.driver import (
     backend_pid,
     driver_of,
-    forgets_idleness,
     had_ended,
     has_ended,
     has_failed,
@@ -95,7 +94,6 @@ class Hooks:
         event.listen(engine, "begin", self.begin)
         event.listen(engine, "begin_twophase", self.begin_twophase)
         event.listen(engine, "before_cursor_execute", self.before_cursor_execute)
-        event.listen(engine, "after_cursor_execute", self.after_cursor_execute)
         event.listen(engine, "after_cursor_execute", self.after_cursor_execute)
         event.listen(engine, "commit", self.commit)
         event.listen(engine, "rollback", self.rollback)
@@ -196,27 +194,6 @@ class Hooks:
             presentation = self.presentations.get(connection)
             if presentation is not None and presentation.leases:
                 restart_idle_limit(connection)
-
-    def after_cursor_execute(
-        self,
-        connection: Connection,
-        cursor: object,  # noqa: ARG002
-        statement: str,  # noqa: ARG002
-        parameters: object,  # noqa: ARG002
-        context: ExecutionContext | None,  # noqa: ARG002
-        executemany: bool,  # noqa: FBT001
-    ) -> None:
-        """See that the server's limit on idleness runs.
-
-        psycopg ends an ``executemany()`` with a message that has no answer; before PostgreSQL 17,
-        which limits the whole transaction, a server takes it for the end of idleness, and would
-        wait for a paused holder for ever. Any other statement makes it begin anew.
-        """
-        if not executemany:
-            return
-        presentation = self.presentations.get(connection)
-        if presentation is not None and presentation.leases and forgets_idleness(connection):
-            connection.exec_driver_sql("SELECT 1", execution_options=_OURS).close()
 
     def commit(self, connection: Connection) -> None:
         """Check deadlines: a transaction that has outlived its trust is not committed."""
