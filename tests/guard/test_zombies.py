@@ -58,7 +58,7 @@ def withdraw(guard: Guard, engine: Engine, account: int) -> int:
     return lease.token
 
 
-@pytest.mark.parametrize("how", ["commit", "statement"])
+@pytest.mark.parametrize("how", ["commit", "statement", "commit after many"])
 def test_it_is_ended_by_its_limit_and_says_that_it_expired(
     guard: Guard, engine: Engine, bank: Bank, account: int, make_zombie: Zombie, how: str
 ) -> None:

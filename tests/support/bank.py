@@ -258,17 +258,18 @@ def statements_of(engine: Engine) -> Iterator[list[str]]:
 @contextmanager
 def before_each_entry(act: Callable[[Connection], None]) -> Iterator[None]:
     """Do something when an entry is about to be sent: its deadlines have been checked."""
-    enter = hooks_of_engines.enter
+    hooks: Any = hooks_of_engines
+    enter = hooks.enter
 
-    def acting(connection: Connection, *arguments: Any) -> str:
+    def acting(connection: Connection, *arguments: Any) -> Any:
         act(connection)
         return enter(connection, *arguments)
 
-    hooks_of_engines.enter = acting
+    hooks.enter = acting
     try:
         yield
     finally:
-        hooks_of_engines.enter = enter
+        hooks.enter = enter
 
 
 def presented(executor: Any) -> dict[str, int]:

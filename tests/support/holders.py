@@ -23,6 +23,8 @@ NO_LIMITS = text(
 )
 
 
+ADD = text("UPDATE accounts SET balance = balance + :amount WHERE id = :id")
+
 LARGE_RESULT = text("SELECT repeat('x', 1000) FROM generate_series(1, 500000)")  # 500 MB
 
 
@@ -52,6 +54,8 @@ def zombie(
         row.balance = 0
         session.flush()
         pid = session.scalar(text("SELECT pg_backend_pid()"))
+        if "many" in how:
+            session.execute(ADD, [{"id": account, "amount": n} for n in (1, 2)])
         if "unlimited" in how:
             session.execute(NO_LIMITS)
 
