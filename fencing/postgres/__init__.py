@@ -20,6 +20,7 @@ from fencing.postgres.admission import admit
 from fencing.postgres.entry import enter
 from fencing.postgres.guard import AsyncPsycopgGuard, PsycopgGuard
 from fencing.postgres.transaction import errors_translated, transaction
+from fencing.postgres.verifying import verify
 
 __all__ = [
     "AsyncPsycopgGuard",
@@ -28,4 +29,5 @@ __all__ = [
     "enter",
     "errors_translated",
     "transaction",
+    "verify",
 ]

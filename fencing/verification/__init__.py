@@ -11,7 +11,7 @@ In three steps: :mod:`~fencing.verification.facts` gathers, the checks judge,
 
 from fencing.verification.declared import Declared, declared_in
 from fencing.verification.findings import Finding, Verification, VerifiedTable, together
-from fencing.verification.plan import perform, verification
+from fencing.verification.plan import perform, perform_async, verification
 
 __all__ = [
     "Declared",
@@ -20,6 +20,7 @@ __all__ = [
     "VerifiedTable",
     "declared_in",
     "perform",
+    "perform_async",
     "together",
     "verification",
 ]

@@ -106,11 +106,8 @@ def _text(value: str | tuple[str, ...] | None) -> str:
 
 def _find(facts: Facts, declared: Declared) -> Relation | None:
     places = facts.path if declared.schema is None else (declared.schema,)
-    for schema in places:
-        for relation in facts.relations:
-            if relation.schema == schema and relation.table_name == declared.table:
-                return relation
-    return None
+    found = (facts.find(schema, declared.table) for schema in places)
+    return next((relation for relation in found if relation is not None), None)
 
 
 def _name(declared: Declared) -> str:

@@ -227,14 +227,28 @@ class Facts:
 
     def descendants(self, oid: int) -> list[int]:
         """The table's parts, and theirs; without itself."""
-        found: list[int] = []
+        found: dict[int, None] = {}
         pending = [oid]
         while pending:
-            parent = pending.pop()
-            new = [c for c, p in self.inherits if p == parent and c not in found and c != oid]
-            found += new
+            new = [part for part in self._parts.get(pending.pop(), ()) if part not in found]
+            found |= dict.fromkeys(new)
             pending += new
-        return found
+        return list(found)
+
+    def find(self, schema: str, table_name: str) -> Relation | None:
+        """A table by its names, unquoted."""
+        return self._by_name.get((schema, table_name))
+
+    @cached_property
+    def _parts(self) -> dict[int, list[int]]:
+        parts: dict[int, list[int]] = {}
+        for child, parent in self.inherits:
+            parts.setdefault(parent, []).append(child)
+        return parts
+
+    @cached_property
+    def _by_name(self) -> dict[tuple[str, str], Relation]:
+        return {(each.schema, each.table_name): each for each in self.relations}
 
     @property
     def version(self) -> int:

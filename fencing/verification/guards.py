@@ -157,10 +157,10 @@ def _read(comment: str | None) -> dict[str, Any] | None:
     return facts if isinstance(facts.get("operations"), list) else None
 
 
-def _wanted(facts: Facts, guard: Guard) -> Iterator[Wanted]:
+def _wanted(guard: Guard, family: Sequence[int]) -> Iterator[Wanted]:
     """What ``fencing.wanted_triggers`` makes, and the clones that PostgreSQL makes of it."""
     root, by_row = guard.root.oid, guard.by_row
-    for relation in (root, *facts.descendants(root)):
+    for relation in family:
         is_clone = by_row and relation != root
         if "delete" in guard.operations:
             yield Wanted(relation, TRIGGERS["truncate"], _BEFORE | _TRUNCATE)
@@ -189,54 +189,59 @@ def _names(guard: Guard) -> Iterator[str]:
 
 def _coverage(facts: Facts, guard: Guard) -> Iterator[Finding]:
     root, by_oid = guard.root, facts.by_oid
-    parts = facts.descendants(root.oid)
-    wanted = {(each.relation, each.name): each for each in _wanted(facts, guard)}
-    checked = set()
-    for oid in (root.oid, *parts):
-        part = by_oid.get(oid)
-        if part is None:
-            continue
-        if part.kind == "f":
-            yield Finding(
-                "error", "part-foreign",
-                f"is a part of {root.name} and a foreign table: who writes its rows where they are "
-                "is not refused",
-                f"detach it from {root.name}, or make it a table of this database",
-                table=part.name,
-            )  # fmt: skip
-        missing = sorted(
+    family = (root.oid, *facts.descendants(root.oid))
+    wanted: dict[int, dict[str, Wanted]] = {}
+    for each in _wanted(guard, family):
+        wanted.setdefault(each.relation, {})[each.name] = each
+    for part in (by_oid[oid] for oid in family if oid in by_oid):
+        missing = [
             each.name
-            for each in wanted.values()
-            if each.relation == oid
-            and (oid, each.name) not in guard.triggers
-            # A clone goes with what it is a clone of, and comes back with it.
-            and not (each.is_clone and (root.oid, each.name) not in guard.triggers)
-            and not (
-                part.kind == "f" and each.type & _TRUNCATE and facts.server < _FOREIGN_TRUNCATE
-            )
-        )
-        if oid == root.oid:
+            for each in wanted[part.oid].values()
+            if (part.oid, each.name) not in guard.triggers and _can_have(facts, guard, part, each)
+        ]
+        if part == root:
             yield from _missing(guard, missing)
-        elif missing:
-            yield Finding(
-                "error", "part-uncovered",
-                f"is a part of {root.name} that its guard does not cover: it lacks "
-                f"{', '.join(missing)}",
-                REFRESH, table=part.name,
-            )  # fmt: skip
-        checked |= {(oid, each.name) for each in wanted.values() if each.relation == oid}
-    yield from _states(facts, guard, checked, wanted)
-    yield from _families(facts, guard, {root.oid, *parts})
-    for relation in {relation for relation, _ in guard.triggers} - {root.oid, *parts}:
+        else:
+            yield from _part(guard, part, missing)
+        names = {(part.oid, name) for name in wanted[part.oid]}
+        yield from _states(facts, guard, names, wanted[part.oid])
+    yield from _families(facts, guard, set(family))
+    for relation in {relation for relation, _ in guard.triggers} - set(family):
         yield Finding(
             "warning", "part-detached",
             f"has triggers of the guard of {root.name}, and is no part of it any more",
-                f"op.unfence_table({by_oid[relation].table_name!r}), or op.fence_table where it "
-                "should be guarded by itself",
+            f"op.unfence_table({by_oid[relation].table_name!r}), or op.fence_table where it "
+            "should be guarded by itself",
             table=by_oid[relation].name,
         )  # fmt: skip
 
 
+def _can_have(facts: Facts, guard: Guard, part: Relation, wanted: Wanted) -> bool:
+    """Whether it is this part's own fault that it lacks a trigger."""
+    if wanted.is_clone and (guard.root.oid, wanted.name) not in guard.triggers:
+        return False  # a clone goes with what it is a clone of, and comes back with it
+    return not (part.kind == "f" and wanted.type & _TRUNCATE and facts.server < _FOREIGN_TRUNCATE)
+
+
+def _part(guard: Guard, part: Relation, missing: Sequence[str]) -> Iterator[Finding]:
+    if part.kind == "f":
+        yield Finding(
+            "error", "part-foreign",
+            f"is a part of {guard.root.name} and a foreign table: who writes its rows where they "
+            "are is not refused",
+            f"detach it from {guard.root.name}, or make it a table of this database",
+            table=part.name,
+        )  # fmt: skip
+    if missing:
+        yield Finding(
+            "error", "part-uncovered",
+            f"is a part of {guard.root.name} that its guard does not cover: it lacks "
+            f"{', '.join(sorted(missing))}",
+            REFRESH, table=part.name,
+        )  # fmt: skip
+
+
+# From this version on, foreign tables can have triggers for TRUNCATE.
 _FOREIGN_TRUNCATE = 160000
 
 
@@ -259,14 +264,14 @@ def _states(
     facts: Facts,
     guard: Guard,
     names: AbstractSet[tuple[int, str]],
-    wanted: Mapping[tuple[int, str], Wanted] | None = None,
+    wanted: Mapping[str, Wanted] | None = None,
 ) -> Iterator[Finding]:
     for relation, name in sorted(names):
         trigger = guard.triggers.get((relation, name))
         if trigger is None or relation not in facts.by_oid:
             continue
         table = facts.by_oid[relation].name
-        if wanted is not None and _differs(trigger, wanted[relation, name]):
+        if wanted is not None and _differs(trigger, wanted[name]):
             yield Finding(
                 "error", "trigger-changed",
                 f"the trigger {name} is not what a guard has: {trigger.definition}",

@@ -12,13 +12,13 @@ from fencing.verification.facts import gather
 from fencing.verification.findings import SEVERITIES, Finding, Verification
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from fencing.verification.declared import Declared
     from fencing.verification.facts import Facts, Queries
     from fencing.verification.guards import Guard
 
-__all__ = ["perform", "verification"]
+__all__ = ["perform", "perform_async", "verification"]
 
 T = TypeVar("T")
 
@@ -65,6 +65,17 @@ def perform(queries: Queries[T], fetch: Callable[[str], Iterable[Any]]) -> T:
         query = next(queries)
         while True:
             query = queries.send(list(fetch(query)))
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+async def perform_async(queries: Queries[T], fetch: Callable[[str], Awaitable[Iterable[Any]]]) -> T:
+    """:func:`perform` for asyncio."""
+    try:
+        query = next(queries)
+        while True:
+            query = queries.send(list(await fetch(query)))
     except StopIteration as done:
         result: T = done.value
         return result

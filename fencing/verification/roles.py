@@ -103,15 +103,15 @@ def _writers(facts: Facts) -> Iterator[Finding]:
 
 
 def _table_owners(facts: Facts, guards: Sequence[Guard]) -> Iterator[Finding]:
+    trusted = {*_superusers(facts), *_owners(facts)}
+    others = {
+        role.name: facts.belongs_to(role.name)
+        for role in facts.roles
+        if role.can_login and role.name not in trusted
+    }
     for guard in guards:
         owner = guard.root.owner
-        powers = facts.belongs_to(owner)
-        if facts.owner in powers or facts.is_superuser(owner):
-            continue
-        names = [r.name for r in facts.roles if r.can_login and owner in facts.belongs_to(r.name)]
-        names = [
-            name for name in names if not facts.is_superuser(name) and name not in _owners(facts)
-        ]
+        names = [name for name, powers in others.items() if owner in powers]
         if names:
             yield Finding(
                 "warning", "role-owns-table",
