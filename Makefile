@@ -10,8 +10,11 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Arguments for pytest: make test PYTEST_ARGS="-x tests/locks". Each worker has servers of its own.
 PYTEST_ARGS ?= -n auto --maxprocesses 4
+# The oldest PostgreSQL that is supported; Debian's postgresql-15 puts it there.
+POSTGRES_15 ?= /usr/lib/postgresql/15/bin
+ON_POSTGRES_15 := schema hooks guard coverage postgres poolers verify retention
 
-.PHONY: demo test test-oldest lint types imports check format clean
+.PHONY: demo test test-oldest test-15 lint types imports check format clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -27,6 +30,11 @@ test: $(VENV)/.dev
 # On the oldest version of each dependency that pyproject.toml allows, SQLAlchemy 2.0 among them.
 test-oldest: $(VENV)-oldest/.dev
 	$(VENV)-oldest/bin/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+# What concerns the database, on PostgreSQL 15.
+test-15: $(VENV)/.dev
+	$(BIN)/python -m pytest --postgres-bin=$(POSTGRES_15) $(PYTEST_ARGS) \
+	  $(addprefix tests/,$(ON_POSTGRES_15))
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check

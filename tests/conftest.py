@@ -6,7 +6,8 @@ Servers are found in this order:
    user must be allowed to create databases.
 2. ``pytest --services=docker``: testcontainers, with the images that
    ``FENCING_TEST_POSTGRES_IMAGE`` and ``FENCING_TEST_REDIS_IMAGE`` name.
-3. The embedded servers.
+3. The embedded servers; ``--postgres-bin=/usr/lib/postgresql/15/bin`` takes PostgreSQL from
+   there.
 
 Fixtures of the session: ``redis_url``, ``database_url``. Of each test: ``database`` and
 ``fenced_database`` (addresses of fresh databases), ``redis_namespace``, ``redis_client``,
@@ -36,12 +37,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="embedded",
         help="where servers come from that no FENCING_TEST_..._URL names (default: embedded)",
     )
+    parser.addoption(
+        "--postgres-bin",
+        metavar="DIR",
+        help="programs of the embedded PostgreSQL (default: the wheel's)",
+    )
 
 
 @pytest.fixture(scope="session")
 def services(pytestconfig: pytest.Config) -> Iterator[Services]:
     """The servers of this run (of this worker, with pytest-xdist), each started when asked for."""
-    with Services(pytestconfig.getoption("--services")) as services:
+    kind, programs = (pytestconfig.getoption(o) for o in ("--services", "--postgres-bin"))
+    with Services(kind, programs) as services:
         yield services
 
 

@@ -22,10 +22,12 @@ class Services:
 
     Args:
         kind: ``embedded`` or ``docker``: where servers come from that no variable names.
+        postgres_bin: Folder of the embedded PostgreSQL's programs; default: the wheel's.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, postgres_bin: str | None = None) -> None:
         self.kind = kind
+        self._postgres_bin = postgres_bin
         self._stack = contextlib.ExitStack()
 
     @cached_property
@@ -46,7 +48,9 @@ class Services:
         return self._stack.enter_context(embedded.start(postgres=False)).redis_url
 
     def _postgres(self) -> str:
-        return self._stack.enter_context(embedded.start(redis=False, in_memory=True)).database_url
+        return self._stack.enter_context(
+            embedded.PostgresProcess(bin_directory=self._postgres_bin, in_memory=True)
+        ).url
 
     def _redis_container(self) -> str:
         from testcontainers.community.redis import RedisContainer
