@@ -83,18 +83,26 @@ def original(fenced_database: str) -> Iterator[psycopg.Connection]:
 
 
 @pytest.fixture
-def restore(original, database: str, programs: Path, tmp_path: Path) -> Iterator[Callable]:
+def restored_url(database: str) -> str:
+    """Where dumps are restored to."""
+    return plain_url(database)
+
+
+@pytest.fixture
+def restore(
+    original, fenced_database: str, restored_url: str, programs: Path, tmp_path: Path
+) -> Iterator[Callable]:
     """Dumps the original and restores it into an empty database; returns a connection to that."""
     connections = []
 
-    def restore(*options: str, into: str = plain_url(database)) -> psycopg.Connection:
+    def restore(*options: str) -> psycopg.Connection:
         dump = tmp_path / "dump"
-        source = original.info.dsn
+        source = plain_url(fenced_database)
         subprocess.run([programs / "pg_dump", "-Fc", "-f", dump, source], check=True)
-        command = [programs / "pg_restore", "--exit-on-error", *options, "-d", into, dump]
+        command = [programs / "pg_restore", "--exit-on-error", *options, "-d", restored_url, dump]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        connections.append(psycopg.connect(into))
+        connections.append(psycopg.connect(restored_url))
         return connections[-1]
 
     yield restore
@@ -156,11 +164,11 @@ def test_what_was_dumped_can_be_changed_and_unfenced(restored):
     run(restored, ddl.uninstall())
 
 
-def test_data_alone_is_not_restored_into_guarded_tables(original, restore, programs, tmp_path):
+def test_data_alone_is_not_restored_into_guarded_tables(restore, restored_url, programs, tmp_path):
     restored = restore("--schema-only")
-    into = restored.info.dsn
     done = subprocess.run(
-        [programs / "pg_restore", "--data-only", "-n", "public", "-d", into, tmp_path / "dump"],
+        [programs / "pg_restore", "--data-only", "-n", "public", "-d", restored_url,
+         tmp_path / "dump"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert "unfenced write" in done.stderr
@@ -168,14 +176,14 @@ def test_data_alone_is_not_restored_into_guarded_tables(original, restore, progr
 
 
 def test_disable_triggers_lets_the_data_in_and_leaves_the_guard_downgraded(
-    original, restore, programs, tmp_path
+    restore, restored_url, programs, tmp_path
 ):
     """Until its triggers are ENABLE ALWAYS again, a replica goes round it; verification tells."""
     restored = restore("--schema-only")
     restored.commit()
     subprocess.run(
         [programs / "pg_restore", "--data-only", "--disable-triggers", "-n", "public",
-         "-d", restored.info.dsn, tmp_path / "dump"],
+         "-d", restored_url, tmp_path / "dump"],
         check=True,
     )  # fmt: skip
     assert restored.execute("SELECT count(*) FROM accounts").fetchone() == (1,)

@@ -20,8 +20,8 @@ from tests.coverage.model import (
     Path,
     Writer,
 )
-from tests.coverage.paths import PATHS
-from tests.coverage.scenarios import BANK, CASCADES, INHERITANCE, RANGE
+from tests.coverage.paths import PATHS, THOROUGHLY
+from tests.coverage.scenarios import CASCADES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 READ_COMMITTED = IsolationLevel.READ_COMMITTED
 OLD_SNAPSHOTS = (IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE)
-# Where the same statements are tried on tables of another kind, one old snapshot is enough.
-THOROUGHLY = {BANK, CASCADES, RANGE, INHERITANCE}
 
 
 # What is not a write any more where triggers and rules of the user do not fire.
@@ -60,6 +58,18 @@ def at(paths: list[Path], wanted: tuple[IsolationLevel, ...]) -> pytest.MarkDeco
 
 
 every_path = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.id)
+without_triggers_of_others = pytest.mark.parametrize(
+    "path",
+    [
+        path
+        for path in PATHS
+        if path.none != WRITES
+        and path.scenario in THOROUGHLY - {CASCADES}
+        and path.group != "Triggers"
+        and not any(each in path.name for each in NEED_OTHERS)
+    ],
+    ids=lambda path: path.id,
+)
 at_every_level = at(PATHS, (READ_COMMITTED, *OLD_SNAPSHOTS))
 checked_at_old_snapshots = at([p for p in PATHS if p.overtaken != WRITES], OLD_SNAPSHOTS)
 of_several_resources = pytest.mark.parametrize(
@@ -133,15 +143,11 @@ class TestEveryPath:
         if path.spoils and path.other == WRITES:
             stage.discard(path.scenario)
 
-    @every_path
+    @without_triggers_of_others
     def test_without_a_lease_and_as_a_replica(
         self, path: Path, tables: Tables, writer: Writer
     ) -> None:
         """Which switches triggers and rules of the user off, foreign keys as well."""
-        if path.none == WRITES or path.scenario is CASCADES or path.group == "Triggers":
-            return
-        if any(each in path.name for each in NEED_OTHERS):
-            return
         ids = tables.ids(path, path.none)
         begin(writer, tables, IsolationLevel.READ_COMMITTED)
         writer.connection.execute("SET session_replication_role = replica")
