@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
 import psycopg
 import pytest
 
+from fencing.schema import ddl
 from tests.coverage.model import NOTHING, STALE, UNFENCED, WRITES, Ids, Path, Writer
 from tests.coverage.paths import PATHS, THOROUGHLY
+from tests.schema.sql import run
 from tests.support.bank import BOB
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ class Notice(NamedTuple):
     current_token: int | None
     table: str
     severity: str
+    more: int
 
 
 @pytest.fixture
@@ -76,6 +79,7 @@ def listening(connection: psycopg.Connection) -> Iterator[list[Notice]]:
                     detail.get("current_token"),
                     detail["table"],
                     diag.severity_nonlocalized or "",
+                    detail.get("more", 0),
                 )
             )
 
@@ -147,3 +151,51 @@ class TestEveryPath:
         tables.enter(writer.connection)
         writer.connection.execute("SELECT fencing.enter(%s, NULL)", [claim])
         assert observe(writer, tables, path, ids) == []
+
+
+class TestMany:
+    """A statement over many rows does not flood its client."""
+
+    @pytest.fixture(params=["ordinary", "partitioned"])
+    def many(self, admin: psycopg.Connection, request) -> psycopg.Connection:
+        """The owner's connection; an observed table of 1000 rows, each of its own resource."""
+        by = " PARTITION BY RANGE (id)" if request.param == "partitioned" else ""
+        admin.execute(f"CREATE TABLE many (id bigint, amount int DEFAULT 0){by}".encode())
+        if by:
+            admin.execute("CREATE TABLE low PARTITION OF many FOR VALUES FROM (0) TO (300)")
+            admin.execute("CREATE TABLE high PARTITION OF many FOR VALUES FROM (300) TO (2000)")
+        admin.execute("INSERT INTO many SELECT n FROM generate_series(1, 1000) AS n")
+        run(admin, ddl.fence_table("many", "row:{id}", mode="observe"))
+        return admin
+
+    @pytest.mark.parametrize("rows", [1, 99, 100, 101])
+    def test_a_hundred_are_told_of_one_by_one(self, many, rows):
+        with listening(many) as heard:
+            many.execute("UPDATE many SET amount = 1 WHERE id <= %s", [rows])
+        assert len(heard) == min(rows, 100)
+        assert len({notice.resource for notice in heard}) == len(heard)
+
+    def test_of_a_thousand_a_hundred_are_told_of_and_the_others_are_counted(self, many):
+        with listening(many) as heard:
+            many.execute("UPDATE many SET amount = 1")
+        each = many.execute("SELECT relkind = 'p' FROM pg_class WHERE relname = 'many'").fetchone()
+        told = len(heard) + sum(notice.more for notice in heard)
+        if each == (False,):
+            assert (len(heard), told) == (100, 1000)
+        else:  # nothing is called at the end of a statement there
+            assert (len(heard), told) == (103, 800)
+
+    def test_rows_that_alternate_between_partitions_are_counted_together(self, many):
+        with listening(many) as heard:
+            many.execute(
+                "INSERT INTO many SELECT 2 + (n % 2) * 500 + n FROM generate_series(1, 1000) AS n"
+            )
+        assert len(heard) <= 103
+
+    def test_the_next_statement_is_told_of_anew(self, many):
+        for transaction in (many.transaction(), nullcontext()):
+            with transaction, listening(many) as heard:
+                many.execute("UPDATE many SET amount = 1")
+                first = len(heard)
+                many.execute("UPDATE many SET amount = 1")
+            assert len(heard) == 2 * first

@@ -176,7 +176,7 @@ OUT_OF_REACH = [
     "LOCK fencing.fence",
     "SELECT fencing.require('public.accounts', ARRAY['account:42'])",
     "SELECT fencing.stamp()",
-    "SELECT fencing.observe('public.accounts', ARRAY['account:42'])",
+    "SELECT fencing.observe('public.accounts', ARRAY['account:42'], false)",
     "SELECT fencing.maintain('accounts')",
     "SELECT fencing.is_maintained('public.accounts')",
     "SELECT fencing.raise_maintained(ARRAY['account:42'])",

@@ -20,6 +20,8 @@
 --
 -- Settings:   fencing.claim   what this transaction has presented, transaction-local:
 --                             "<stamp> <hex of resource>=<token>.<holder> ..."
+--             fencing.noticed how many rows a statement on a partitioned, observed table has
+--                             reported, transaction-local: "<stamp> <epoch of the statement> <n>"
 -- SQLSTATEs:  see names.py; class ZF is outside the range that the SQL standard reserves.
 -- Units:      every argument named *_ms is in milliseconds.
 --

@@ -325,8 +325,9 @@ DECLARE
     v_old   text;
     v_new   text;
     v_check text := concat(
-        'PERFORM fencing.', CASE p_mode WHEN 'observe' THEN 'observe' ELSE 'require' END,
-        '(v_table, v_resources);');
+        'PERFORM fencing.', CASE p_mode
+            WHEN 'observe' THEN concat('observe(v_table, v_resources, ', CAST(p_each_row AS text), ');')
+            ELSE 'require(v_table, v_resources);' END);
     v_truncate text;
 BEGIN
     SELECT * INTO v_row FROM fencing.parse_template(p_template, 'r');

@@ -49,12 +49,15 @@ END
 $fencing$
 --;
 
--- observe(table_name, resources) -> void
+-- observe(table_name, resources, each_row) -> void
 --
 --   require, for a table whose guard only observes: what it would refuse is reported in a NOTICE
 --   with the same code, text and detail. Locks nothing, waits for nothing, refuses nothing. At
 --   most 100 notices a statement; the last one counts the others in "more".
-CREATE OR REPLACE FUNCTION fencing.observe(p_table text, p_resources text[]) RETURNS void
+--   each_row   called once for every row of a statement: of those beyond 100 a notice comes
+--              whenever their number has doubled, and counts in "more" what came since the last
+CREATE OR REPLACE FUNCTION fencing.observe(p_table text, p_resources text[], p_each_row boolean)
+RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $fencing$
 DECLARE
@@ -68,9 +71,17 @@ DECLARE
     v_last      record;
     v_last_code text;
     v_count     integer := 0;
+    -- Rows share a count in a setting of this transaction; it is of one statement of the client's.
+    v_statement text := concat(
+        fencing.stamp(), ' ', EXTRACT(epoch FROM statement_timestamp()), ' ');
+    v_counted   text := coalesce(current_setting('fencing.noticed', true), '');
+    v_rows      integer;
 BEGIN
     IF NOT starts_with(v_claim, fencing.stamp() || ' ') THEN
         v_claim := '';
+    END IF;
+    IF p_each_row AND starts_with(v_counted, v_statement) THEN
+        v_rows := CAST(substr(v_counted, length(v_statement) + 1) AS integer);
     END IF;
     FOREACH v_resource IN ARRAY p_resources LOOP
         v_claimed := coalesce(split_part(split_part(
@@ -88,7 +99,17 @@ BEGIN
         IF v_count = 0 AND fencing.is_maintained(p_table) THEN
             RETURN;
         END IF;
+        IF p_each_row THEN
+            v_rows := coalesce(v_rows, 0) + 1;
+            PERFORM set_config('fencing.noticed', concat(v_statement, v_rows), true);
+            -- 100, 200, 400, ...
+            CONTINUE WHEN v_rows > 100
+                AND (mod(v_rows, 100) <> 0 OR (v_rows / 100) & (v_rows / 100 - 1) <> 0);
+        END IF;
         SELECT * INTO v_said FROM fencing.explain(v_code, p_table, v_resource, v_token, v_mark);
+        IF v_rows > 100 THEN
+            v_said.detail := v_said.detail || jsonb_build_object('more', v_rows / 2 - 1);
+        END IF;
         v_count := v_count + 1;
         IF v_count < 100 THEN
             RAISE NOTICE USING
