@@ -16,7 +16,6 @@ from fencing.postgres.statements import (
     check_connection,
     check_leases,
     cursor,
-    entry_values,
     is_idle,
     raise_if_unfit,
 )
@@ -40,8 +39,14 @@ class Entry(Presented):
             ended. When a transaction that was only entered ends, nobody tells us.
     """
 
-    def __init__(self, connection: AnyConnection, leases: tuple[BaseLease, ...]) -> None:
-        super().__init__(leases, backend_pid=connection.info.backend_pid)
+    def __init__(
+        self,
+        connection: AnyConnection,
+        leases: tuple[BaseLease, ...],
+        *,
+        with_receipt: bool = False,
+    ) -> None:
+        super().__init__(leases, backend_pid=connection.info.backend_pid, with_receipt=with_receipt)
         self.in_block = False
 
     def note_on(self, connection: AnyConnection) -> None:
@@ -114,7 +119,7 @@ def enter(connection: AnyConnection, *leases: BaseLease) -> Awaitable[None] | No
         return _enter_async(connection, leases)
     entry = _prepare(connection, leases)
     try:
-        cursor(connection).execute(ENTER, entry_values(entry))
+        cursor(connection).execute(ENTER, entry.entry)
     except psycopg.Error as error:
         typed = resolve(error, entry, connection)
         if typed is None:
@@ -129,7 +134,7 @@ async def _enter_async(
 ) -> None:
     entry = _prepare(connection, leases)
     try:
-        await async_cursor(connection).execute(ENTER, entry_values(entry))
+        await async_cursor(connection).execute(ENTER, entry.entry)
     except psycopg.Error as error:
         typed = await resolve_async(error, entry, connection)
         if typed is None:

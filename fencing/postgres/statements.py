@@ -22,25 +22,24 @@ from fencing.schema import names
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from fencing.presented import Presented
-
 __all__ = [
     "ADMIT", "ENTER", "EVICT", "MARK", "AnyConnection", "async_cursor", "async_pipeline", "begun",
-    "check_connection", "check_leases", "cursor", "entry_values", "is_idle", "pipeline",
-    "raise_if_unfit",
+    "check_connection", "check_leases", "cursor", "is_idle", "named", "pipeline",
+    "raise_if_unfit", "stamp_of",
 ]  # fmt: skip
 
 AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
 
-def _named(statement: str) -> bytes:
+def named(statement: str) -> bytes:
+    """A statement with parameters as ``text()`` reads them, as psycopg reads them."""
     return re.sub(r":(\w+)", r"%(\1)s", statement).encode()
 
 
-ADMIT = _named(names.ADMIT)
-ENTER = _named(names.ENTER)
-EVICT = _named(names.EVICT)
-MARK = _named(names.MARK)
+ADMIT = named(names.ADMIT)
+ENTER = named(names.ENTER)
+EVICT = named(names.EVICT)
+MARK = named(names.MARK)
 
 
 def cursor(connection: psycopg.Connection[Any]) -> psycopg.Cursor[tuple[Any, ...]]:
@@ -95,9 +94,9 @@ def _in_pipeline(connection: AnyConnection) -> bool:
     return connection.pgconn.pipeline_status != PipelineStatus.OFF
 
 
-def entry_values(presented: Presented) -> dict[str, object]:
-    """The parameters of an entry."""
-    return {"leases": presented.claim, "limit_ms": presented.limit_ms, "receipt": None}
+def stamp_of(row: tuple[Any, ...] | None) -> str:
+    """What an entry has answered."""
+    return "" if row is None else str(row[0])
 
 
 def check_connection(connection: object, function: str) -> None:

@@ -22,12 +22,13 @@ from fencing.postgres.statements import (
     check_connection,
     check_leases,
     cursor,
-    entry_values,
     is_idle,
     pipeline,
     raise_if_unfit,
+    stamp_of,
 )
 from fencing.postgres.verdict import driver_error, resolve, resolve_async
+from fencing.wire import ended_unasked
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -41,14 +42,14 @@ __all__ = ["errors_translated", "transaction"]
 
 @overload
 def transaction(
-    connection: psycopg.Connection[Any], *leases: BaseLease
+    connection: psycopg.Connection[Any], *leases: BaseLease, receipt: bool = False
 ) -> AbstractContextManager[psycopg.Transaction]: ...
 @overload
 def transaction(
-    connection: psycopg.AsyncConnection[Any], *leases: BaseLease
+    connection: psycopg.AsyncConnection[Any], *leases: BaseLease, receipt: bool = False
 ) -> AbstractAsyncContextManager[psycopg.AsyncTransaction]: ...
 def transaction(
-    connection: AnyConnection, *leases: BaseLease
+    connection: AnyConnection, *leases: BaseLease, receipt: bool = False
 ) -> (
     AbstractContextManager[psycopg.Transaction]
     | AbstractAsyncContextManager[psycopg.AsyncTransaction]
@@ -72,6 +73,8 @@ def transaction(
     Args:
         connection: A connection in no transaction.
         leases: Admitted leases, at least one: all that the transaction needs.
+        receipt: Whether the transaction leaves a row by which the outcome of a COMMIT without an
+            answer is certain. It writes then, whatever the body does.
 
     Returns:
         A context manager, whose value is psycopg's ``Transaction``.
@@ -81,6 +84,7 @@ def transaction(
         UnfencedWriteError: A guarded row was written whose lease was not presented, or a lease
             was never admitted.
         LeaseLostError: A lease is over: nothing was begun, or nothing was committed.
+        CommitOutcomeUnknownError: The connection was lost during COMMIT; the error can find out.
         GuardNotInstalledError: The database has no schema ``fencing``.
         FencingUsageError: A transaction has begun already, or the connection cannot be used now.
         TypeError: An argument is of the wrong type.
@@ -89,13 +93,14 @@ def transaction(
     check_connection(connection, "transaction")
     check_leases(leases, "transaction")
     if isinstance(connection, psycopg.AsyncConnection):
-        return _AsyncBlock(connection, leases)
-    return _Block(connection, leases)
+        return _AsyncBlock(connection, leases, receipt=receipt)
+    return _Block(connection, leases, receipt=receipt)
 
 
 class _BaseBlock:
-    def __init__(self, leases: tuple[BaseLease, ...]) -> None:
+    def __init__(self, leases: tuple[BaseLease, ...], *, receipt: bool) -> None:
         self._leases = leases
+        self._with_receipt = receipt
         self._presented: Entry | None = None
         # Out of autocommit mode psycopg would send a BEGIN of its own before the entry, and wait
         # for it. The mode is a flag of psycopg's, which it reads where a transaction may begin.
@@ -113,7 +118,7 @@ class _BaseBlock:
             )
         for lease in self._leases:
             lease.raise_if_over()
-        entry = Entry(connection, self._leases)
+        entry = Entry(connection, self._leases, with_receipt=self._with_receipt)
         self._presented = entry
         self._autocommit = connection.autocommit
         return entry
@@ -138,12 +143,15 @@ class _BaseBlock:
         except (FencingError, psycopg.Error) as error:
             error.add_note("fencing: COMMIT was not sent; nothing of this transaction is committed")
             raise
-        self._entry.committing = True
+        # If the server has ended the session before COMMIT is sent, nothing is committed.
+        self._entry.committing = not ended_unasked(connection.pgconn)
 
 
 class _Block(_BaseBlock, AbstractContextManager[psycopg.Transaction]):
-    def __init__(self, connection: psycopg.Connection[Any], leases: tuple[BaseLease, ...]) -> None:
-        super().__init__(leases)
+    def __init__(
+        self, connection: psycopg.Connection[Any], leases: tuple[BaseLease, ...], *, receipt: bool
+    ) -> None:
+        super().__init__(leases, receipt=receipt)
         self._connection = connection
         self._transaction = psycopg.Transaction(connection)
 
@@ -156,7 +164,8 @@ class _Block(_BaseBlock, AbstractContextManager[psycopg.Transaction]):
             with pipeline(self._connection):
                 self._transaction.__enter__()
                 begun = True
-                cursor(self._connection).execute(ENTER, entry_values(entry))
+                entered = cursor(self._connection).execute(ENTER, entry.entry)
+            entry.stamp = stamp_of(entered.fetchone())
         except BaseException as error:
             if begun:
                 self._transaction.__exit__(type(error), error, error.__traceback__)
@@ -206,9 +215,13 @@ class _Block(_BaseBlock, AbstractContextManager[psycopg.Transaction]):
 
 class _AsyncBlock(_BaseBlock, AbstractAsyncContextManager[psycopg.AsyncTransaction]):
     def __init__(
-        self, connection: psycopg.AsyncConnection[Any], leases: tuple[BaseLease, ...]
+        self,
+        connection: psycopg.AsyncConnection[Any],
+        leases: tuple[BaseLease, ...],
+        *,
+        receipt: bool,
     ) -> None:
-        super().__init__(leases)
+        super().__init__(leases, receipt=receipt)
         self._connection = connection
         self._transaction = psycopg.AsyncTransaction(connection)
 
@@ -221,7 +234,8 @@ class _AsyncBlock(_BaseBlock, AbstractAsyncContextManager[psycopg.AsyncTransacti
             async with async_pipeline(self._connection):
                 await self._transaction.__aenter__()
                 begun = True
-                await async_cursor(self._connection).execute(ENTER, entry_values(entry))
+                entered = await async_cursor(self._connection).execute(ENTER, entry.entry)
+            entry.stamp = stamp_of(await entered.fetchone())
         except BaseException as error:
             if begun:
                 await self._transaction.__aexit__(type(error), error, error.__traceback__)

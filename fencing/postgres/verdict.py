@@ -9,12 +9,13 @@ import psycopg
 
 from fencing.errors import StaleFenceError, UnfencedWriteError
 from fencing.postgres.admission import read_mark, read_mark_async
+from fencing.postgres.inquiring import ConnectionInquiry
 from fencing.schema.refusals import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from fencing.errors import FencingError
+    from fencing.errors import CommitOutcomeUnknownError, FencingError
     from fencing.presented import Presented
 
 __all__ = ["driver_error", "resolve", "resolve_async"]
@@ -43,6 +44,9 @@ def resolve(
         presented: What the transaction had presented; ``None``: nothing.
         connection: Where it was raised; marks are asked for on a new one to the same database.
     """
+    unknown = _outcome_unknown(error, presented, connection)
+    if unknown is not None:
+        return unknown
     deciding = _decide(error, presented, disconnected=connection.closed)
     mark: int | None = None
     try:
@@ -57,6 +61,9 @@ async def resolve_async(
     error: psycopg.Error, presented: Presented | None, connection: psycopg.AsyncConnection[Any]
 ) -> FencingError | None:
     """See :func:`resolve`."""
+    unknown = _outcome_unknown(error, presented, connection)
+    if unknown is not None:
+        return unknown
     deciding = _decide(error, presented, disconnected=connection.closed)
     mark: int | None = None
     try:
@@ -65,6 +72,17 @@ async def resolve_async(
     except StopIteration as end:
         typed: FencingError | None = end.value
         return typed
+
+
+def _outcome_unknown(
+    error: psycopg.Error,
+    presented: Presented | None,
+    connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any],
+) -> CommitOutcomeUnknownError | None:
+    if presented is None or not connection.closed:
+        return None
+    inquiry = ConnectionInquiry(_parameters(connection), presented.stamp, presented.receipt)
+    return presented.outcome_unknown(Refusal.read(error), inquiry)
 
 
 def _decide(

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from fencing import (
+    CommitOutcomeUnknownError,
     FencingUsageError,
     GuardNotInstalledError,
     LeaseExpiredError,
@@ -17,6 +18,7 @@ from fencing import (
     postgres,
 )
 from tests.support.databases import plain_url
+from tests.support.proxy import TcpProxy
 from tests.support.scripted import expire
 
 if TYPE_CHECKING:
@@ -215,13 +217,47 @@ async def test_a_session_that_ended_under_a_good_lease_is_psycopg_s_error(
     assert not lease.lost
 
 
-async def test_a_connection_lost_at_commit_is_psycopg_s_error(
+async def test_a_session_that_ended_before_commit_was_sent_is_no_unknown_outcome(
     side, connection, bank: Bank, account, lease
 ) -> None:
     with pytest.raises(psycopg.OperationalError):  # noqa: PT012
         async with side.block(postgres.transaction(connection, lease)):
             await side.execute(connection, DEBIT, (account,))
             bank.kill_backend(connection.info.backend_pid)
+            bank.wait_until_gone(connection.info.backend_pid)
+    assert bank.balance(account) == 100
+
+
+@pytest.mark.parametrize("receipt", [True, False])
+async def test_a_commit_without_an_answer_is_unknown_and_a_receipt_makes_it_certain(
+    side, bank: Bank, account, lease, receipt
+) -> None:
+    with TcpProxy.to(bank.plain_url) as proxy:
+        connection = await side.connect(proxy.url)
+        with pytest.raises(CommitOutcomeUnknownError) as caught:  # noqa: PT012
+            async with side.block(postgres.transaction(connection, lease, receipt=receipt)):
+                await side.execute(connection, DEBIT, (account,))
+                proxy.swallow_reply(containing=b"COMMIT")
+        assert proxy.swallowed.wait(10)
+        outcome = await side.outcome(caught.value)
+    assert outcome == ("committed" if receipt else "unknown")
+    assert caught.value.resources == (lease.resource,)
+    assert bank.balance(account) == 90
+
+
+async def test_a_commit_that_never_arrived_is_found_to_be_rolled_back(
+    side, bank: Bank, account, lease
+) -> None:
+    with TcpProxy.to(bank.plain_url) as proxy:
+        connection = await side.connect(proxy.url)
+        with pytest.raises(CommitOutcomeUnknownError) as caught:  # noqa: PT012
+            async with side.block(postgres.transaction(connection, lease, receipt=True)):
+                await side.execute(connection, DEBIT, (account,))
+                proxy.withhold_request(containing=b"COMMIT")
+        assert await side.outcome(caught.value, timeout=0.05) == "unknown", "it is still open"
+        proxy.drop_withheld()
+        assert await side.outcome(caught.value, timeout=30) == "rolled back"
+    assert bank.balance(account) == 100
 
 
 @pytest.mark.parametrize("level", ["READ_COMMITTED", "REPEATABLE_READ", "SERIALIZABLE"])

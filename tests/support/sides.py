@@ -13,6 +13,8 @@ from tests.support.scripted import AsyncScriptedLocks, ScriptedLocks
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from fencing import CommitOutcomeUnknownError
+
 
 class SyncSide:
     """``psycopg.Connection``."""
@@ -53,6 +55,9 @@ class SyncSide:
         with manager as value:
             yield value
 
+    async def outcome(self, error: CommitOutcomeUnknownError, timeout: float = 5.0) -> str:
+        return error.outcome(timeout)
+
     async def try_acquire(self, guard: Any, *arguments: Any, **options: Any) -> Any:
         return guard.try_acquire(*arguments, **options)
 
@@ -85,6 +90,9 @@ class AsyncSide:
 
     async def set_autocommit(self, connection: Any, *, value: bool) -> None:
         await connection.set_autocommit(value)
+
+    async def outcome(self, error: CommitOutcomeUnknownError, timeout: float = 5.0) -> str:
+        return await error.aoutcome(timeout)
 
     async def do(self, result: Any) -> Any:
         return await result
