@@ -252,12 +252,6 @@ class TestWhoItOvertakes:
         assert late.result()
         assert mark(accounts) == (1, BOB)
 
-    def test_an_admission_between_its_lock_and_its_write_is_overtaken(self, accounts, maintainer):
-        admit(accounts, 7, BOB)
-        maintainer.execute(MIGRATE)
-        maintainer.commit()
-        assert mark(accounts)[0] == 8
-
     def test_its_own_lease_on_something_stays_good(self, accounts, connect):
         admit(accounts, 1)
         connection = connect()
