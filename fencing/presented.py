@@ -27,6 +27,7 @@ both start from the same trust, in whole milliseconds, on two clocks."""
 
 # A session that a limit or an administrator has ended, and a statement that a limit has.
 _ENDED = {"25P03", "25P04", "57P01", "57014"}
+_TERMINATED = "57P01"
 # At COMMIT only these prove that nothing was committed: the session had ended before.
 _ENDED_BEFORE_COMMIT = {"25P03", "25P04", "57014"}
 _LIMITS = {"25P03", "25P04"}
@@ -107,6 +108,8 @@ class Presented:
         if self.committing:
             # Anything else that cuts COMMIT short may have come after the commit itself.
             return sqlstate in _ENDED_BEFORE_COMMIT
+        if sqlstate == _TERMINATED:
+            return True  # perhaps by a successor's eviction, however good the lease looks from here
         ended = sqlstate in _ENDED or (not sqlstate and disconnected)
         return ended and (self.may_have_ended or any(_is_over(lease) for lease in self.leases))
 

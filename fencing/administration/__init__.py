@@ -3,8 +3,16 @@
 Each function takes the URL of a database and connects for this call only.
 """
 
-from fencing.administration.pruning import Pruned, prunable, prune
+from fencing.administration.pruning import Pruned, forget_receipts, prunable, prune
 from fencing.administration.raising import Raised, raise_fence
 from fencing.administration.verifying import verify_url
 
-__all__ = ["Pruned", "Raised", "prunable", "prune", "raise_fence", "verify_url"]
+__all__ = [
+    "Pruned",
+    "Raised",
+    "forget_receipts",
+    "prunable",
+    "prune",
+    "raise_fence",
+    "verify_url",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from fencing.migration.environment import _url as read_url
+from fencing.migration.environment import read_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

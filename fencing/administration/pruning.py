@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-__all__ = ["MAX_BATCH", "Pruned", "prunable", "prune"]
+__all__ = ["MAX_BATCH", "Pruned", "forget_receipts", "prunable", "prune"]
 
 MAX_BATCH = 5000
 """The largest batch: each fence takes a place in the server's table of locks, which is shared."""
@@ -22,6 +22,9 @@ MAX_BATCH = 5000
 _PRUNE = """
 SELECT p.pruned, p.busy, p.next
 FROM fencing.prune(make_interval(secs => CAST(:seconds AS double precision)), :after, :batch) AS p
+"""
+_FORGET = """
+SELECT fencing.forget_receipts(make_interval(secs => CAST(:seconds AS double precision)))
 """
 _COUNT = """
 SELECT count(*) FILTER (
@@ -78,6 +81,33 @@ def prune(url: str, older_than: float, *, batch: int = 1000) -> Iterator[Pruned]
                 ).one()
             pruned, busy, after = pruned + row.pruned, busy + row.busy, row.next
             yield Pruned(pruned, busy)
+
+
+def forget_receipts(url: str, older_than: float) -> int:
+    """Delete receipts of transactions; the outcomes of older ones are unknown from then on.
+
+    Args:
+        url: The database, as :func:`prune` takes it.
+        older_than: How long ago the transactions began, in seconds; at least an hour.
+
+    Returns:
+        How many were deleted.
+
+    Raises:
+        ValueError: The URL cannot be read.
+        GuardNotInstalledError: The database has no schema ``fencing``.
+        FencingUsageError: The age is below an hour, or the schema is of another version.
+        sqlalchemy.exc.DBAPIError: The database cannot be reached, or refused.
+    """
+    from sqlalchemy import text  # noqa: PLC0415 -- `fencing --help` does without
+
+    with (
+        engine_of(url) as engine,
+        translated(),
+        _checked(engine).begin() as connection,
+    ):
+        count: int = connection.execute(text(_FORGET), {"seconds": older_than}).scalar_one()
+        return count
 
 
 def prunable(url: str, older_than: float) -> tuple[int, int]:

@@ -46,7 +46,8 @@ def prune(url: str | None, *, older_than: float, batch: int, dry_run: bool, as_j
 
     AGE must exceed the life of every lease, and be an hour at least. What a fence kept, the floor
     of its bucket keeps: an older token is refused as before. Runs beside the application; those in
-    use are skipped. Stopped, it can be run again, and goes on.
+    use are skipped. Stopped, it can be run again, and goes on. Receipts of transactions that old
+    are forgotten as well.
 
     URL looks like postgresql://owner:password@host:5432/database; default: FENCING_DATABASE_URL.
     """
@@ -79,13 +80,22 @@ def prune(url: str | None, *, older_than: float, batch: int, dry_run: bool, as_j
                 )
                 raise
         seconds = time.monotonic() - started
+        receipts = administration.forget_receipts(url, older_than)
         _, kept = administration.prunable(url, older_than)
     if as_json:
         click.echo(
-            json.dumps({"pruned": pruned, "busy": busy, "kept": kept, "seconds": round(seconds, 3)})
+            json.dumps(
+                {
+                    "pruned": pruned,
+                    "busy": busy,
+                    "kept": kept,
+                    "receipts": receipts,
+                    "seconds": round(seconds, 3),
+                }
+            )
         )
     else:
         click.echo(
             f"{pruned} fences pruned in {seconds:.1f} s; {busy} are in use and stay; "
-            f"{kept} are left."
+            f"{kept} are left." + (f" {receipts} receipts were forgotten." if receipts else "")
         )

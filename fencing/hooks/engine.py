@@ -276,6 +276,8 @@ class Hooks:
             or had_ended(context.original_exception)
         ):
             return None  # a cancellation, an interrupt: theirs, whatever has become of the lease
+        if context.sqlalchemy_exception is not None and "fencing.enter(" in str(context.statement):
+            context.sqlalchemy_exception.hide_parameters = True  # a holder's nonce is in them
         presentation = self.presentations.get(connection)
         refusal = Refusal.read(context.original_exception)
         if had_ended(context.original_exception):

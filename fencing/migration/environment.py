@@ -122,7 +122,7 @@ def versions_path() -> Path:
 
 def place(url: str | URL) -> str:
     """Which database a URL means, in words, without its password."""
-    parsed = _url(url)
+    parsed = read_url(url)
     host = f" on {parsed.host}" if parsed.host else ""
     return f'database "{parsed.database or parsed.username or ""}"{host}'
 
@@ -174,7 +174,7 @@ def _connected(target: str | URL | Engine | Connection) -> Iterator[Connection]:
         engine = target
         _check_dialect(engine.dialect.name)
     elif isinstance(target, str | sa.URL):
-        engine = sa.create_engine(_url(target), poolclass=sa.NullPool)
+        engine = sa.create_engine(read_url(target), poolclass=sa.NullPool)
     else:
         raise TypeError(
             "install and uninstall take a URL, an Engine or a Connection, not "
@@ -188,7 +188,7 @@ def _connected(target: str | URL | Engine | Connection) -> Iterator[Connection]:
         yield connection
 
 
-def _url(text: str | URL) -> URL:
+def read_url(text: str | URL) -> URL:
     from sqlalchemy import make_url  # noqa: PLC0415 -- `fencing sql` does without
 
     try:

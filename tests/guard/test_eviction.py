@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 from psycopg import sql
-from sqlalchemy import make_url
+from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
@@ -18,6 +18,7 @@ from fencing import (
     Guard,
     LockNotAcquiredError,
     RedisLockService,
+    StaleFenceError,
 )
 from tests.support.bank import Account, Bank
 from tests.support.databases import plain_url
@@ -139,6 +140,22 @@ def test_a_holder_of_another_resource_and_who_presents_nothing_are_left_alone(
         bystander.execute("SELECT 1")
         session.commit()
     assert bank.balance(other) == 99
+
+
+def test_whoever_is_evicted_under_a_lease_that_looks_good_is_told_that_he_was_overtaken(
+    make_engine, bank: Bank, account: int
+) -> None:
+    locks = ScriptedLocks()  # grants everybody
+    engine, other = make_engine(), make_engine()
+    holder, successor = Guard(locks, engine), Guard(locks, other, evict_after=EVICT_AFTER)
+    with holder.acquire(f"account:{account}", ttl=60) as lease, Session(engine) as session:
+        session.get_one(Account, account).balance = 0
+        session.flush()
+        token = successor.acquire(f"account:{account}", ttl=60).token
+        with pytest.raises(StaleFenceError) as caught:
+            session.execute(text("SELECT 1"))
+    assert (caught.value.current_token, lease.lost) == (token, True)
+    assert bank.balance(account) == 100
 
 
 def test_an_admission_that_does_not_wait_evicts_nobody(

@@ -400,7 +400,11 @@ BEGIN
     FOREACH v_column IN ARRAY p_columns LOOP
         v_pinned := concat(v_pinned, ' AND NEW.', quote_ident(v_column), ' IS NULL');
     END LOOP;
-    FOR relation IN SELECT d.d FROM fencing.descendants(p_table) AS d LOOP
+    FOR relation IN
+        -- A foreign table that has become a partition since cannot have triggers on statements.
+        SELECT d.d FROM fencing.descendants(p_table) AS d
+        JOIN pg_class AS c ON c.oid = d.d AND c.relkind IN ('r', 'p')
+    LOOP
         IF v_deletes THEN
             name := 'fencing_truncate';
             definition := 'BEFORE TRUNCATE ON ... FOR EACH STATEMENT';
