@@ -20,6 +20,9 @@ CREATE TABLE IF NOT EXISTS fencing.horizon (
 --;
 COMMENT ON TABLE fencing.horizon IS 'Receipts of transactions that began before this may be gone'
 --;
+-- From the start: an inquiry locks it, so there has to be one.
+INSERT INTO fencing.horizon (forgotten) VALUES ('-infinity') ON CONFLICT (one) DO NOTHING
+--;
 -- An incarnation of the server: between two crashes, or promotions, either of which empties it.
 -- Within one, a transaction id is given to one transaction only.
 CREATE UNLOGGED TABLE IF NOT EXISTS fencing.incarnation (
@@ -43,19 +46,23 @@ AS $fencing$
 DECLARE
     v_began     timestamptz := to_timestamp(
         CAST(split_part(p_stamp, '.', 2) AS double precision) / 1000000);
+    v_forgotten timestamptz;
     v_committed boolean;
 BEGIN
-    IF EXISTS (SELECT FROM fencing.horizon AS h WHERE v_began <= h.forgotten)
-        AND NOT EXISTS (SELECT FROM fencing.receipt AS r WHERE r.id = p_receipt)
-    THEN
-        RETURN 'unknown';
-    END IF;
     PERFORM set_config('lock_timeout', CAST(greatest(p_wait_ms, 1) AS text), true);
     -- The answer is as durable as what it tells of: committing this flushes that as well.
     IF current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') THEN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
     BEGIN
+        -- Locked, since the receipt may be being forgotten: ours, in its place, would say that it
+        -- never was. Under an old snapshot the lock itself fails.
+        SELECT h.forgotten INTO v_forgotten FROM fencing.horizon AS h FOR SHARE;
+        IF v_began <= v_forgotten
+            AND NOT EXISTS (SELECT FROM fencing.receipt AS r WHERE r.id = p_receipt)
+        THEN
+            RETURN 'unknown';
+        END IF;
         -- Waits for the transaction if it is open: two cannot have the same key.
         INSERT INTO fencing.receipt AS r (id, committed, asked_at)
             VALUES (p_receipt, false, clock_timestamp())
@@ -82,8 +89,9 @@ BEGIN
             AND CAST(EXTRACT(epoch FROM a.xact_start) * 1000000 AS bigint)
                 = CAST(split_part(p_stamp, '.', 2) AS bigint);
     IF v_short IS NOT NULL THEN
-        -- The other half of the id is that of the next one, or the one before.
-        xid := v_next - ((v_next - v_short) & 4294967295);
+        -- The other half of the id is the one that brings it nearest to the next one that ends:
+        -- it may be above that, where an earlier transaction is open as well.
+        xid := v_next + ((v_short - v_next + 2147483648) & 4294967295) - 2147483648;
         incarnation := fencing.incarnation();
     END IF;
 END
