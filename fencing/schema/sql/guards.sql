@@ -523,7 +523,8 @@ BEGIN
     FOR v_trigger IN
         SELECT CAST(w.relation AS regclass) AS relation, w.name,
             concat('CREATE TRIGGER ', quote_ident(w.name), ' ',
-                   replace(w.definition, '...', CAST(CAST(w.relation AS regclass) AS text)),
+                   overlay(w.definition PLACING CAST(CAST(w.relation AS regclass) AS text)
+                           FROM strpos(w.definition, '...') FOR 3), -- a column may have dots as well
                    ' EXECUTE FUNCTION ', v_function, '()') AS command,
             NOT EXISTS (
                 SELECT FROM pg_trigger AS t
@@ -599,6 +600,9 @@ BEGIN
         p_table, (SELECT t.columns FROM fencing.parse_template(p_resource, 'r') AS t));
     PERFORM fencing.drop_left_over(p_table, p_lock_ms);
     PERFORM fencing.lock_table(p_table, 'SHARE ROW EXCLUSIVE', p_lock_ms);
+    -- As it is now: somebody may have changed the table while we waited for it.
+    PERFORM fencing.check_template(
+        p_table, (SELECT t.columns FROM fencing.parse_template(p_resource, 'r') AS t));
     IF EXISTS (SELECT FROM fencing.guards AS g WHERE g.table_oid = p_table) THEN
         RAISE EXCEPTION USING
             ERRCODE = 'ZF011',
@@ -634,24 +638,34 @@ CREATE OR REPLACE FUNCTION fencing.alter_fence(
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $fencing$
 DECLARE
-    v_function oid := fencing.find_guard(p_table);
-    v_guard    record;
-    v_lighter  boolean;
+    v_function   oid;
+    v_guard      record;
+    v_resource   text;
+    v_operations text[];
+    v_mode       text;
+    v_lighter    boolean;
 BEGIN
-    SELECT * INTO STRICT v_guard FROM fencing.guards AS g WHERE g.table_oid = p_table;
-    p_resource := coalesce(p_resource, v_guard.resource);
-    p_mode := coalesce(p_mode, v_guard.mode);
-    p_operations := fencing.check_guard(
-        p_table, coalesce(p_operations, v_guard.operations), p_mode);
-    PERFORM fencing.check_template(
-        p_table, (SELECT t.columns FROM fencing.parse_template(p_resource, 'r') AS t));
-    -- Dropping a trigger keeps readers away as well.
-    v_lighter := p_operations @> v_guard.operations AND p_resource = v_guard.resource;
-    PERFORM fencing.lock_table(
-        p_table, CASE WHEN v_lighter THEN 'SHARE ROW EXCLUSIVE' ELSE 'ACCESS EXCLUSIVE' END,
-        p_lock_ms);
+    -- Again under the lock, if somebody else has changed the guard while we waited for it: what we
+    -- are to keep is what he has made of it.
+    LOOP
+        v_function := fencing.find_guard(p_table);
+        SELECT * INTO STRICT v_guard FROM fencing.guards AS g WHERE g.table_oid = p_table;
+        v_resource := coalesce(p_resource, v_guard.resource);
+        v_mode := coalesce(p_mode, v_guard.mode);
+        v_operations := fencing.check_guard(
+            p_table, coalesce(p_operations, v_guard.operations), v_mode);
+        PERFORM fencing.check_template(
+            p_table, (SELECT t.columns FROM fencing.parse_template(v_resource, 'r') AS t));
+        -- Dropping a trigger keeps readers away as well.
+        v_lighter := v_operations @> v_guard.operations AND v_resource = v_guard.resource;
+        PERFORM fencing.lock_table(
+            p_table, CASE WHEN v_lighter THEN 'SHARE ROW EXCLUSIVE' ELSE 'ACCESS EXCLUSIVE' END,
+            p_lock_ms);
+        EXIT WHEN EXISTS (
+            SELECT FROM fencing.guards AS g WHERE g.table_oid = p_table AND g = v_guard);
+    END LOOP;
     PERFORM fencing.render_guard(
-        p_table, v_function, p_resource, p_operations, p_mode, p_resource <> v_guard.resource);
+        p_table, v_function, v_resource, v_operations, v_mode, v_resource <> v_guard.resource);
 END
 $fencing$
 --;
