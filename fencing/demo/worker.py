@@ -17,14 +17,17 @@ import signal
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from sqlalchemy import Connection, Engine, create_engine, event, update
+from sqlalchemy import Engine, create_engine, event, update
 from sqlalchemy.orm import Session
 
 from fencing import FencingError, Guard, Lease, LeaseLostError, RedisLockService
 from fencing.clock import now
 from fencing.demo.bank import RESOURCE, Account
+
+if TYPE_CHECKING:
+    from sqlalchemy.pool import ConnectionPoolEntry
 
 __all__ = ["Order", "Place"]
 
@@ -86,26 +89,38 @@ class Parent:
 
 
 class Sendings:
-    """What an engine is about to send: counts the statements, and can stop before an entry.
+    """What an engine's driver is about to send: counts it, and can stop before an entry.
 
-    SQLAlchemy tells of a statement immediately before the driver gets it, and the entry's text is
-    made after the deadline was checked. So stopping there is stopping between the two.
+    BEGIN and entry go in one message, which is none of SQLAlchemy's statements; so this listens to
+    the driver. An entry is made after the deadline was checked, and sent when the driver begins to
+    wait for the answer: stopping there is stopping between the two.
     """
 
     def __init__(self, engine: Engine, parent: Parent) -> None:
         self.count = 0
         self.stop_before_entry_of: Lease | None = None
         self._parent = parent
-        event.listen(engine, "before_cursor_execute", self._before_sending)
+        event.listen(engine, "connect", self._listen_to)
 
-    def _before_sending(
-        self, _connection: Connection, _cursor: object, statement: str, *_: object
-    ) -> None:
+    def _listen_to(self, _dbapi: object, record: ConnectionPoolEntry) -> None:
+        driver: Any = record.driver_connection
+        send_and_wait = driver.wait
+
+        def wait(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - psycopg's
+            self._stop_if_asked()
+            try:
+                return send_and_wait(*arguments, **options)
+            finally:
+                if driver.info.transaction_status.name != "IDLE":  # it was no ROLLBACK
+                    self.count += 1
+
+        driver.wait = wait
+
+    def _stop_if_asked(self) -> None:
         lease = self.stop_before_entry_of
-        if lease is not None and "fencing.enter" in statement:
+        if lease is not None:
             self.stop_before_entry_of = None
             self._parent.stop_here(remaining=lease.remaining)
-        self.count += 1
 
 
 def carry_out(order: Order, parent: Parent) -> None:
@@ -117,9 +132,10 @@ def carry_out(order: Order, parent: Parent) -> None:
         engine = create_engine(order.database_url)
         stack.callback(engine.dispose)
         locker = stack.enter_context(Guard(locks, engine)) if order.guarded else locks
+        sendings = Sendings(engine, parent)
         engine.connect().close()  # so that a lease is not spent on connecting
         try:
-            withdraw(order, locker, engine, parent)
+            withdraw(order, locker, engine, parent, sendings)
         except LeaseLostError as error:
             # A plain lock tells at its end that it had been lost: after the fact.
             parent.report("released", error=type(error).__name__)
@@ -129,10 +145,13 @@ def carry_out(order: Order, parent: Parent) -> None:
 
 
 def withdraw(
-    order: Order, locker: Guard | RedisLockService, engine: Engine, parent: Parent
+    order: Order,
+    locker: Guard | RedisLockService,
+    engine: Engine,
+    parent: Parent,
+    sendings: Sendings,
 ) -> None:
     """Read in one transaction, write in another, both under a lease."""
-    sendings = Sendings(engine, parent)
     parent.report("asks")
     with locker.acquire(
         RESOURCE.format(id=order.account),

@@ -18,7 +18,15 @@ if TYPE_CHECKING:
 
     from fencing.lease import BaseLease
 
-__all__ = ["Entry", "Fence", "Suspension", "ambient_fences", "presented_leases"]
+__all__ = [
+    "Entry",
+    "Fence",
+    "Suspension",
+    "ambient_fences",
+    "is_suspended",
+    "nothing_is_ambient",
+    "presented_leases",
+]
 
 _order = itertools.count(1)
 
@@ -64,6 +72,11 @@ class Suspension(Entry):
 
 
 _entries: ContextVar[tuple[Entry, ...]] = ContextVar("fencing_entries", default=())
+
+
+def nothing_is_ambient() -> bool:
+    """Whether nothing at all was opened here, which is the rule and quickly seen."""
+    return not _entries.get()
 
 
 def ambient_fences(database: object) -> list[Fence]:

@@ -7,14 +7,14 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine
 
 from fencing.errors import FencingUsageError
 from fencing.hooks.admission import Admissions
 from fencing.hooks.engine import EXPLICIT, Hooks
-from fencing.hooks.observed import Observations
 
 if TYPE_CHECKING:
+    from fencing.hooks.observed import Observations
     from fencing.hooks.transaction import Presentations
 
 __all__ = ["EXPLICIT", "Database"]
@@ -35,7 +35,6 @@ class Database:
     Attributes:
         name: Host, port and name of the database, for messages.
         admissions: Its admissions, on connections apart.
-        observations: What guards in observe mode have reported to this process.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -43,7 +42,6 @@ class Database:
         url = engine.url
         self.name = f"{url.host or 'localhost'}:{url.port or 5432}/{url.database or ''}"
         self.admissions = Admissions(engine)
-        self.observations = Observations()
         self._hooks = Hooks(self, self.admissions)
 
     @classmethod
@@ -69,7 +67,6 @@ class Database:
             if database is None:
                 database = cls(root)
                 database._hooks.listen(root)
-                event.listen(root, "checkout", database.observations.checkout)
                 setattr(root, _ATTRIBUTE, database)
                 _all.add(database)
         return database
@@ -92,6 +89,11 @@ class Database:
     def keep_receipts(self) -> None:
         """From now on every transaction under a lease leaves a receipt."""
         self._hooks.keeps_receipts = True
+
+    @property
+    def observations(self) -> Observations:
+        """What guards in observe mode have reported to this process."""
+        return self._hooks.observations
 
     @property
     def presentations(self) -> Presentations:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 __all__ = [
-    "backend_pid", "driver_of", "had_ended", "has_ended", "has_failed", "is_autocommit",
-    "is_broken", "is_idle", "is_read_only", "restart_idle_limit",
+    "backend_pid", "driver_of", "forgets_idleness", "had_ended", "has_ended", "has_failed",
+    "is_autocommit", "is_broken", "is_idle", "is_read_only", "restart_idle_limit",
 ]  # fmt: skip
 
 # libpq's PGTransactionStatusType.
@@ -101,15 +101,18 @@ def is_read_only(connection: Connection) -> bool:
     return bool(read_only)
 
 
-def restart_idle_limit(connection: Connection) -> None:
-    """Begin the server's limit on idleness anew after an ``executemany()``, where that stopped it.
+def forgets_idleness(connection: Connection) -> bool:
+    """Whether the server's limit on idleness stops after an ``executemany()``.
 
     psycopg sends it as a pipeline, which it ends with a message that has no answer. Before version
     17 a server takes that for the end of the idleness, and there is no other limit.
     """
     driver = driver_of(connection)
-    if _is_asyncpg(driver) or driver.info.server_version >= _HAS_TRANSACTION_TIMEOUT:
-        return
+    return not _is_asyncpg(driver) and driver.info.server_version < _HAS_TRANSACTION_TIMEOUT
+
+
+def restart_idle_limit(connection: Connection) -> None:
+    """Begin the limit on idleness anew."""
     cursor = connection.connection.cursor()
     try:
         cursor.execute("SELECT 1")

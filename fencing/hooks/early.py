@@ -58,6 +58,8 @@ def declared_writes(context: ExecutionContext) -> Iterator[tuple[Table, str, Dec
 
 
 def _written(context: ExecutionContext) -> Iterator[object]:
+    if context.compiled is None:
+        return  # text(), and what went to the driver as it was
     yield context.invoked_statement
     # A data-modifying CTE arrives inside a SELECT, or beside another write.
     for cte in getattr(context.compiled, "ctes", None) or ():

@@ -1,11 +1,11 @@
-"""Presents leases in the transactions of one engine, and translates what the database refuses.
+"""Presents leases in the transactions of one engine.
 
 ::
 
     begin            gather the leases in force; check their deadlines; present them: entry
     before execute   check their deadlines again; refuse early what is declared and unfenced
     commit           check them once more: what has outlived its trust is not sent
-    error            refusals become typed errors, and so does a session that a limit has ended
+    error            see :mod:`fencing.hooks.translation`
 
 Listeners run, and execute SQL, in the same way under an async engine (SQLAlchemy runs them in a
 greenlet), so there is one set of them.
@@ -13,42 +13,33 @@ greenlet), so there is one set of them.
 
 from __future__ import annotations
 
-import logging
 import weakref
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import event
 
-from fencing.errors import (
-    FencingError,
-    FencingUsageError,
-    StaleFenceError,
-    UnfencedWriteError,
-    WriteRefusedError,
-)
+from fencing.errors import FencingError, FencingUsageError
 from fencing.hooks.admission import INTERNAL
-from fencing.hooks.ambient import ambient_fences, is_suspended, presented_leases
+from fencing.hooks.ambient import is_suspended, nothing_is_ambient, presented_leases
 from fencing.hooks.driver import (
     backend_pid,
     driver_of,
-    had_ended,
+    forgets_idleness,
     has_ended,
     has_failed,
     is_autocommit,
-    is_broken,
     is_idle,
     is_read_only,
     restart_idle_limit,
 )
 from fencing.hooks.early import GuardLook, declared_writes, unfenced
 from fencing.hooks.entry import enter
-from fencing.hooks.inquiring import EngineInquiry
+from fencing.hooks.observed import Observations
 from fencing.hooks.transaction import Presentation, Presentations
-from fencing.schema.refusals import Refusal
+from fencing.hooks.translation import Translation
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
-    from sqlalchemy.engine import ExceptionContext
     from sqlalchemy.engine.interfaces import ExecutionContext
     from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -57,16 +48,11 @@ if TYPE_CHECKING:
 
 __all__ = ["EXPLICIT", "Hooks"]
 
-_log = logging.getLogger("fencing")
-
 EXPLICIT = "fencing_explicit"
 """Execution option that carries the explicit fences of a connection or session."""
 
 # A connection that streams its results would only declare a cursor for our statements.
 _OURS = {INTERNAL: True, "stream_results": False, "yield_per": None}
-
-_LIMITS = {"25P03", "25P04"}
-_ACTIVE_TRANSACTION = "25001"
 
 
 class Hooks:
@@ -78,28 +64,37 @@ class Hooks:
 
     Attributes:
         presentations: What the transactions of the engine have presented.
+        observations: What guards in observe mode have reported to this process.
         keeps_receipts: Whether transactions under leases leave receipts.
     """
 
     def __init__(self, database: object, admissions: Admissions) -> None:
         self.presentations = Presentations()
+        self.observations = Observations()
         self.keeps_receipts = False
         self._database = database
-        self._admissions = admissions
+        self._translation = Translation(database, self.presentations, admissions)
+        self._engine: weakref.ref[Engine] | None = None
+        self._knows_server = False
         self._guards = GuardLook(_OURS)
         self._given_up: weakref.WeakSet[Connection] = weakref.WeakSet()
 
     def listen(self, engine: Engine) -> None:
         """Install the listeners on a root engine."""
+        self._engine = weakref.ref(engine)
+        event.listen(engine, "connect", self.connect)
         event.listen(engine, "begin", self.begin)
         event.listen(engine, "begin_twophase", self.begin_twophase)
         event.listen(engine, "before_cursor_execute", self.before_cursor_execute)
-        event.listen(engine, "after_cursor_execute", self.after_cursor_execute)
         event.listen(engine, "commit", self.commit)
         event.listen(engine, "rollback", self.rollback)
         event.listen(engine, "rollback_savepoint", self.rollback_savepoint)
-        event.listen(engine, "handle_error", self.handle_error)
+        event.listen(engine, "handle_error", self._translation.handle_error)
         event.listen(engine, "checkin", self.checkin)
+
+    def connect(self, _dbapi: object, record: ConnectionPoolEntry) -> None:
+        """Hear what guards in observe mode report."""
+        self.observations.listen_to(record.driver_connection)
 
     def begin(self, connection: Connection) -> None:
         """Present the leases in force; the transaction's first statement, if there are any."""
@@ -124,7 +119,11 @@ class Hooks:
             connection.dialect.set_connection_execution_options(
                 connection, connection.get_execution_options()
             )
+        self.observations.listen_to(driver_of(connection))  # it may be older than the guard
         explicit: tuple[Fence, ...] = connection.get_execution_options().get(EXPLICIT, ())
+        if not explicit and nothing_is_ambient():
+            self.presentations.drop(connection)
+            return
         leases = presented_leases(self._database, explicit)
         why_not = ""
         if not leases:
@@ -141,6 +140,14 @@ class Hooks:
             for lease in leases:
                 lease.raise_if_over()
             presentation.stamp = enter(connection, presentation.entry, _OURS)
+            if not self._knows_server:
+                self._look_at_server(connection)
+
+    def _look_at_server(self, connection: Connection) -> None:
+        engine = self._engine and self._engine()
+        if engine is not None and forgets_idleness(connection):
+            event.listen(engine, "after_cursor_execute", self.after_cursor_execute)
+        self._knows_server = True
 
     def begin_twophase(self, connection: Connection, xid: object) -> None:  # noqa: ARG002
         """Refuse two-phase transactions under a lease: a prepared one outlives every limit."""
@@ -178,7 +185,9 @@ class Hooks:
             if (presentation is None or not presentation.leases) and not self._guards.only_observes(
                 context, table
             ):
-                raise unfenced(table, operation, declaration, self._why(presentation, None))
+                raise unfenced(
+                    table, operation, declaration, self._translation.why(presentation, None)
+                )
 
     def after_cursor_execute(
         self,
@@ -189,7 +198,10 @@ class Hooks:
         context: ExecutionContext | None,  # noqa: ARG002
         executemany: bool,  # noqa: FBT001
     ) -> None:
-        """See that an idle transaction is limited after an ``executemany()`` as well."""
+        """See that an idle transaction is limited after an ``executemany()`` as well.
+
+        Listened to only where it would not be: every statement would pay for it.
+        """
         if executemany and connection.in_transaction():
             presentation = self.presentations.get(connection)
             if presentation is not None and presentation.leases:
@@ -263,112 +275,6 @@ class Hooks:
             # fail on it and hide our error. It also frees a successor that waits for the session.
             self._give_up(connection)
         lease.raise_if_over()
-
-    def handle_error(self, context: ExceptionContext) -> BaseException | None:
-        """Translate what the database has refused; ``None`` leaves an error as it is."""
-        connection = context.connection
-        if connection is None or connection.get_execution_options().get(INTERNAL):
-            return None
-        error_of_driver = connection.dialect.loaded_dbapi.Error
-        # Older versions of SQLAlchemy pass asyncpg's own errors of this kind on as they are.
-        if not (
-            isinstance(context.original_exception, error_of_driver)
-            or had_ended(context.original_exception)
-        ):
-            return None  # a cancellation, an interrupt: theirs, whatever has become of the lease
-        if context.sqlalchemy_exception is not None and "fencing.enter(" in str(context.statement):
-            context.sqlalchemy_exception.hide_parameters = True  # a holder's nonce is in them
-        presentation = self.presentations.get(connection)
-        refusal = Refusal.read(context.original_exception)
-        if had_ended(context.original_exception):
-            context.is_disconnect = True
-            if presentation is not None:
-                presentation.committing = False
-        elif not context.is_disconnect and is_broken(connection):
-            context.is_disconnect = True
-            context.invalidate_pool_on_disconnect = False
-        if refusal.sqlstate in _LIMITS or had_ended(context.original_exception):
-            # One session was ended, not the server: the pool's other connections are good.
-            context.invalidate_pool_on_disconnect = False
-        error = self._typed(refusal, presentation)
-        if presentation is not None and isinstance(error, WriteRefusedError):
-            presentation.refusal = error
-        if error is not None or presentation is None or not presentation.leases:
-            return error
-        return self._ended(context, refusal, presentation)
-
-    def _ended(
-        self, context: ExceptionContext, refusal: Refusal, presentation: Presentation
-    ) -> BaseException | None:
-        """An error that is about no fence, in a transaction under leases."""
-        if refusal.sqlstate == _ACTIVE_TRANSACTION and context.sqlalchemy_exception is not None:
-            context.sqlalchemy_exception.add_note(
-                "fencing: this transaction has presented its lease in its first statement, so SET "
-                "TRANSACTION comes too late; choose the isolation level with "
-                "execution_options(isolation_level=...) on the connection or engine"
-            )
-        if context.is_disconnect:
-            unknown = presentation.outcome_unknown(
-                refusal, EngineInquiry(self._admissions, presentation.stamp, presentation.receipt)
-            )
-            if unknown is not None:
-                return unknown
-        if not presentation.may_be_overtaken(refusal, disconnected=context.is_disconnect):
-            return None
-        return self._overtaken(presentation, refusal)
-
-    def _typed(self, refusal: Refusal, presentation: Presentation | None) -> FencingError | None:
-        """The typed error of a refusal, with what this process can add to it."""
-        error = refusal.as_error()
-        if isinstance(error, StaleFenceError):
-            lease = presentation and presentation.lease_on(error.resource)
-            if lease:
-                lease.note_lost()
-        elif isinstance(error, UnfencedWriteError) and error.table:
-            why = self._why(presentation, error.resource)
-            error = UnfencedWriteError(
-                f"{refusal.message}: {why}", table=error.table, resource=error.resource
-            )
-        return error
-
-    def _overtaken(self, presentation: Presentation, refusal: Refusal) -> BaseException | None:
-        """What a transaction that did not end by itself has come to."""
-        for lease in presentation.leases:
-            error = presentation.overtaken(
-                lease, self._admissions.mark_at_once(lease.resource), refusal
-            )
-            if error is not None:
-                return error
-        return presentation.expired(refusal)
-
-    def _why(self, presentation: Presentation | None, resource: str | None) -> str:
-        """Why a write was unfenced, as far as this process can tell."""
-        if presentation is not None and presentation.why_not:
-            return presentation.why_not
-        presented = () if presentation is None else presentation.leases
-        held = {lease.resource for f in ambient_fences(self._database) for lease in f.leases}
-        held -= {lease.resource for lease in presented}
-        if resource in held or (resource is None and held and not presented):
-            return (
-                "the transaction began before the lease was acquired, so it was not covered; "
-                "commit or roll back and begin another one under the lease"
-            )
-        if any(resource == lease.resource for lease in presented):
-            return (
-                "the transaction that has presented it is over, ended by a COMMIT or ROLLBACK that "
-                "was sent as SQL; end transactions through SQLAlchemy"
-            )
-        if presented:
-            names = ", ".join(repr(lease.resource) for lease in presented)
-            missing = "the one it needs" if resource is None else repr(resource)
-            return (
-                f"the transaction has presented leases on {names} only; acquire {missing} as well, "
-                "before it begins"
-            )
-        return (
-            "no lease was in force in this thread or task when the transaction began; begin it "
-            "inside the lease's with block, or name the lease with fence(session, lease)"
-        )
 
 
 def _cannot_present(connection: Connection) -> str:

@@ -19,8 +19,6 @@ from fencing.schema.refusals import facts_of
 if TYPE_CHECKING:
     from types import FrameType
 
-    from sqlalchemy.pool import ConnectionPoolEntry
-
 __all__ = ["Observations"]
 
 _log = logging.getLogger("fencing.observed")
@@ -49,9 +47,8 @@ class Observations:
         with self._lock:
             return Counter(self._counts)
 
-    def checkout(self, _dbapi: object, record: ConnectionPoolEntry, _proxy: object) -> None:
-        """Listen to a connection, from its first use on: it may be older than the guard."""
-        driver: Any = record.driver_connection
+    def listen_to(self, driver: Any) -> None:  # noqa: ANN401 - psycopg's or asyncpg's
+        """Listen to a connection of the driver's; once more changes nothing."""
         if driver in self._listening:
             return
         self._listening.add(driver)

@@ -74,6 +74,12 @@ class Presentations:
         with self._lock:
             self._by_connection[connection] = presentation
 
+    def drop(self, connection: Connection) -> None:
+        """A transaction begins that presents nothing."""
+        if connection in self._by_connection:
+            with self._lock:
+                self._by_connection.pop(connection, None)
+
     def get(self, connection: Connection) -> Presentation | None:
         """What the latest transaction of a connection has presented."""
         return self._by_connection.get(connection)

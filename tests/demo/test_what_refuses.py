@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 SABOTAGED = "tests.demo.sabotaged_worker"
 
 ENTER_WITHOUT_LOOKING = (
-    "CREATE OR REPLACE FUNCTION fencing.enter(p_leases text, p_limit_ms integer) "
-    "RETURNS void LANGUAGE sql AS 'SELECT'"
+    "CREATE OR REPLACE FUNCTION fencing.enter(p_leases text, p_limit_ms integer, p_receipt uuid) "
+    "RETURNS text LANGUAGE sql AS $$ SELECT '1.1' $$"
 )
 
 

@@ -1,3 +1,18 @@
+-- What a claim says of each of some resources, in their order: "<token>.<holder>", or '' nothing.
+CREATE OR REPLACE FUNCTION fencing.claims_of(p_claim text, p_resources text[]) RETURNS text[]
+LANGUAGE sql STABLE
+AS $fencing$
+    SELECT ARRAY(
+        SELECT coalesce(c.claimed, '')
+        FROM unnest(p_resources) WITH ORDINALITY AS r(resource, number)
+        LEFT JOIN (
+            SELECT DISTINCT ON (1) split_part(i.item, '=', 1) AS name,
+                split_part(i.item, '=', 2) AS claimed
+            FROM unnest(string_to_array(p_claim, ' ')) AS i(item)
+        ) AS c ON c.name = encode(convert_to(r.resource, 'UTF8'), 'hex')
+        ORDER BY r.number)
+$fencing$
+--;
 -- require(table_name, resources) -> void
 --
 --   What refuses. Called by the guard of a table with every distinct resource a statement has
@@ -15,14 +30,21 @@ DECLARE
     v_holder     text;
     v_maintained boolean; -- asked once, and only for a write that would be refused
     v_raise      text[] := '{}';
+    v_claims     text[];  -- where there are many: found all at once
 BEGIN
     IF NOT starts_with(v_claim, fencing.stamp() || ' ') THEN
         v_claim := '';
     END IF;
-    FOREACH v_resource IN ARRAY p_resources LOOP
+    IF cardinality(p_resources) > 8 THEN
+        v_claims := fencing.claims_of(v_claim, p_resources);
+    END IF;
+    FOR v_number IN 1..cardinality(p_resources) LOOP
+        v_resource := p_resources[v_number];
         -- '' when this transaction claims no such resource.
-        v_claimed := coalesce(split_part(split_part(
-            v_claim, ' ' || encode(convert_to(v_resource, 'UTF8'), 'hex') || '=', 2), ' ', 1), '');
+        v_claimed := CASE WHEN v_claims IS NULL
+            THEN coalesce(split_part(split_part(
+                v_claim, ' ' || encode(convert_to(v_resource, 'UTF8'), 'hex') || '=', 2), ' ', 1), '')
+            ELSE v_claims[v_number] END;
         IF v_claimed = '' THEN
             v_maintained := coalesce(v_maintained, fencing.is_maintained(p_table));
             IF NOT v_maintained THEN

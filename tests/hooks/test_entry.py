@@ -1,0 +1,119 @@
+"""Entry in one message with BEGIN: what it is prepared for, and what it leaves behind."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from sqlalchemy import create_engine, event, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from fencing import Guard, StaleFenceError
+from tests.support.bank import Account, Bank, presented
+from tests.support.databases import plain_url
+from tests.support.scripted import ScriptedLocks
+
+PREPARED = text("SELECT count(*) FROM pg_prepared_statements WHERE name = 'fencing_enter'")
+
+
+def rounds(engine, resource, number=3) -> list[int]:
+    """Transactions on one connection, each presenting its lease; how often entry is prepared."""
+    counts = []
+    for _ in range(number):
+        with Session(engine) as session:
+            assert presented(session) == {resource: 1}
+            counts.append(session.scalar(PREPARED))
+            session.commit()
+    return counts
+
+
+def test_it_is_prepared_once_a_connection(guard: Guard, engine, resource) -> None:
+    with guard.acquire(resource):
+        assert rounds(engine, resource) == [1, 1, 1]
+
+
+def test_not_where_the_driver_is_told_to_prepare_nothing(make_engine, locks, resource) -> None:
+    engine = make_engine(connect_args={"prepare_threshold": None})
+    with Guard(locks, engine).acquire(resource):
+        assert rounds(engine, resource) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("statement", ["DEALLOCATE ALL", "DISCARD ALL", "DEALLOCATE fencing_enter"])
+def test_somebody_who_deallocates_it_is_not_noticed(
+    guard: Guard, engine, resource, statement
+) -> None:
+    with guard.acquire(resource):
+        assert rounds(engine, resource) == [1, 1, 1]
+        with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+            connection.execute(text(statement))
+        assert rounds(engine, resource) == [0, 0, 0]
+
+
+def test_a_statement_of_that_name_from_somebody_else_is_no_obstacle(
+    guard: Guard, engine, resource
+) -> None:
+    with engine.connect() as connection:
+        connection.execute(text("PREPARE fencing_enter AS SELECT 1"))
+        connection.commit()
+    with guard.acquire(resource):
+        assert rounds(engine, resource) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+def test_the_transaction_has_the_isolation_level_of_its_engine(
+    make_engine, locks, resource, level
+) -> None:
+    engine = make_engine(isolation_level=level)
+    with Guard(locks, engine).acquire(resource), Session(engine) as session:
+        assert presented(session) == {resource: 1}
+        assert session.scalar(text("SHOW transaction_isolation")) == level.lower()
+
+
+def test_deferrable_is_kept(make_engine, locks, resource) -> None:
+    engine = make_engine(isolation_level="SERIALIZABLE")
+
+    @event.listens_for(engine, "connect")
+    def _defer(_dbapi: object, record) -> None:
+        record.driver_connection.deferrable = True
+
+    with Guard(locks, engine).acquire(resource), Session(engine) as session:
+        assert presented(session) == {resource: 1}
+        assert session.scalar(text("SHOW transaction_deferrable")) == "on"
+
+
+def test_a_refused_entry_leaves_the_connection_usable_and_in_its_pool(
+    guard: Guard, engine, bank: Bank, resource
+) -> None:
+    with Session(engine) as session:
+        pid = session.scalar(text("SELECT pg_backend_pid()"))
+    with guard.acquire(resource, ttl=60):
+        bank.admit(resource, 7)
+        with Session(engine) as session:
+            with pytest.raises(StaleFenceError) as caught:
+                session.get(Account, 1)
+            assert isinstance(caught.value.__cause__, engine.dialect.loaded_dbapi.Error)
+            session.rollback()
+    with Session(engine) as session:
+        assert session.scalar(text("SELECT pg_backend_pid()")) == pid
+
+
+def test_an_unexpected_error_at_entry_shows_no_nonce(own_bank: Bank) -> None:
+    engine = create_engine(own_bank.url)
+    with Guard(ScriptedLocks(), engine).acquire("account:1") as lease:
+        with psycopg.connect(plain_url(own_bank.url)) as owner:
+            owner.execute("ALTER TABLE fencing.fence RENAME COLUMN holder TO gone")
+        with Session(engine) as session, pytest.raises(DBAPIError) as caught:
+            session.get(Account, 1)
+    engine.dispose()
+    assert lease.holder not in str(caught.value)
+
+
+def test_nobody_sees_the_nonce_in_a_list_of_statements(
+    guard: Guard, engine, bank: Bank, resource
+) -> None:
+    with guard.acquire(resource) as lease, engine.connect() as connection:
+        connection.begin()
+        pid = connection.connection.driver_connection.info.backend_pid
+        query = bank.value("SELECT query FROM pg_stat_activity WHERE pid = %s", pid)
+        assert "fencing.enter" in query
+        assert lease.holder not in query
