@@ -27,7 +27,24 @@ DECLARE
     v_known  oid[] := CAST(current_setting('fencing.known') AS oid[]);
     v_before integer := CAST(current_setting('fencing.version_before') AS integer);
     v_object record;
+    v_owner  text;
 BEGIN
+    -- What is there already runs with the rights of the schema's owner; whoever brings the schema
+    -- forward, a superuser or a member of the owner, what is new has to be the owner's as well.
+    SELECT quote_ident(pg_get_userbyid(n.nspowner)) INTO v_owner
+        FROM pg_namespace AS n WHERE n.nspname = 'fencing';
+    FOR v_object IN
+        SELECT concat('FUNCTION ', CAST(p.oid AS regprocedure)) AS name
+        FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
+        WHERE n.nspname = 'fencing' AND p.oid <> ALL (v_known) AND p.proowner <> n.nspowner
+        UNION ALL
+        SELECT concat('TABLE ', CAST(c.oid AS regclass))
+        FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+        WHERE n.nspname = 'fencing' AND c.relkind IN ('r', 'v')
+            AND c.oid <> ALL (v_known) AND c.relowner <> n.nspowner
+    LOOP
+        EXECUTE concat('ALTER ', v_object.name, ' OWNER TO ', v_owner);
+    END LOOP;
     FOR v_object IN
         SELECT p.oid FROM pg_proc AS p
         WHERE p.pronamespace = CAST('fencing' AS regnamespace) AND p.oid <> ALL (v_known)

@@ -146,24 +146,31 @@ BEGIN
 END
 $fencing$
 --;
--- ALWAYS: session_replication_role must not switch them off.
+-- ALWAYS: session_replication_role must not switch them off. Only what is not so already is made:
+-- that locks the table, and no admission would get by while it waits for a maintenance or a pruning.
 DO $fencing$
 DECLARE
-    v_trigger record;
+    v_trigger    record;
+    v_definition text; -- as pg_get_triggerdef writes it
 BEGIN
     FOR v_trigger IN
         SELECT * FROM (VALUES
             ('fence_remember_previous', 'BEFORE INSERT OR UPDATE', 'fence', 'ROW', 'remember_previous'),
             ('fence_keep_rows', 'BEFORE DELETE', 'fence', 'ROW', 'keep_fence'),
             ('fence_keep_table', 'BEFORE TRUNCATE', 'fence', 'STATEMENT', 'keep_fence'),
-            ('floor_keep_rows', 'BEFORE UPDATE OR DELETE', 'floor', 'ROW', 'keep_floor'),
+            ('floor_keep_rows', 'BEFORE DELETE OR UPDATE', 'floor', 'ROW', 'keep_floor'),
             ('floor_keep_table', 'BEFORE TRUNCATE', 'floor', 'STATEMENT', 'keep_floor')
         ) AS t(name, event, on_table, level, function)
     LOOP
-        EXECUTE pg_catalog.concat(
-            'CREATE OR REPLACE TRIGGER ', v_trigger.name, ' ', v_trigger.event,
-            ' ON fencing.', v_trigger.on_table, ' FOR EACH ', v_trigger.level,
-            ' EXECUTE FUNCTION fencing.', v_trigger.function, '()');
+        v_definition := pg_catalog.concat(
+            'TRIGGER ', v_trigger.name, ' ', v_trigger.event, ' ON fencing.', v_trigger.on_table,
+            ' FOR EACH ', v_trigger.level, ' EXECUTE FUNCTION fencing.', v_trigger.function, '()');
+        CONTINUE WHEN EXISTS (
+            SELECT FROM pg_catalog.pg_trigger AS t
+            WHERE t.tgname = v_trigger.name AND t.tgenabled = 'A'
+                AND pg_catalog.pg_get_triggerdef(t.oid)
+                    = pg_catalog.concat('CREATE ', v_definition));
+        EXECUTE pg_catalog.concat('CREATE OR REPLACE ', v_definition);
         EXECUTE pg_catalog.concat(
             'ALTER TABLE fencing.', v_trigger.on_table, ' ENABLE ALWAYS TRIGGER ', v_trigger.name);
     END LOOP;

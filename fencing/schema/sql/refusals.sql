@@ -86,10 +86,18 @@ BEGIN
 END
 $fencing$
 --;
--- Version 1 had one function for each.
-DROP FUNCTION IF EXISTS fencing.refuse_stale(text, bigint, bigint)
+-- Version 1 had one function for each. One of its functions may be waiting for a lock while the
+-- schema is brought forward, and will call them when it goes on.
+CREATE OR REPLACE FUNCTION fencing.refuse_stale(p_resource text, p_token bigint, p_mark bigint)
+RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+AS $fencing$ SELECT fencing.refuse('ZF001', NULL, p_resource, p_token, p_mark) $fencing$
 --;
-DROP FUNCTION IF EXISTS fencing.refuse_unadmitted(text, bigint)
+CREATE OR REPLACE FUNCTION fencing.refuse_unadmitted(p_resource text, p_token bigint) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+AS $fencing$ SELECT fencing.refuse('ZF003', NULL, p_resource, p_token, NULL) $fencing$
 --;
-DROP FUNCTION IF EXISTS fencing.refuse_unfenced(text, text)
+CREATE OR REPLACE FUNCTION fencing.refuse_unfenced(p_table text, p_resource text) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+AS $fencing$ SELECT fencing.refuse('ZF002', p_table, p_resource, NULL, NULL) $fencing$
 --;
