@@ -69,9 +69,16 @@ AS $fencing$
 DECLARE
     v_holder text := concat('maintenance.', pg_current_xact_id());
 BEGIN
-    IF array_position(p_resources, NULL) IS NOT NULL THEN
-        p_resources := array_remove(p_resources, NULL); -- rows without a resource, that nobody holds
-    END IF;
+    -- Rows without a resource, or with one that no fence can be of, are nobody's.
+    p_resources := ARRAY(
+        SELECT r.resource FROM unnest(p_resources) AS r(resource)
+        WHERE octet_length(r.resource) BETWEEN 1 AND 512);
+    -- Locked, since fences may be being pruned: until that is committed, the floors do not tell of
+    -- them. Pruning waits for nobody, so there is no deadlock.
+    PERFORM FROM fencing.floor AS f
+        WHERE f.bucket = ANY (ARRAY(
+            SELECT fencing.bucket(r.resource) FROM unnest(p_resources) AS r(resource)))
+        FOR SHARE;
     INSERT INTO fencing.fence AS f (resource, token, holder, owner)
         SELECT r.resource, fencing.floor_of(r.resource) + 1, v_holder, session_user
         FROM unnest(p_resources) AS r(resource) ORDER BY 1
@@ -88,14 +95,15 @@ $fencing$
 --   Locks a guarded table against other writers and lets this transaction write it without leases,
 --   until it ends. Every fence whose rows it writes is raised, so no lease that is held meanwhile
 --   is any good afterwards. For the owner of schema fencing.
---   lock_ms    longest wait for open transactions that have written the table
+--   lock_ms    longest wait for open transactions that have written the table, or locked rows of it:
+--              whoever has read FOR UPDATE and is about to write would wait for us, and we for him
 --   raises     ZF009 not fenced, ZF012 busy
 CREATE OR REPLACE FUNCTION fencing.maintain(p_table regclass, p_lock_ms integer DEFAULT 5000)
 RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $fencing$
 BEGIN
-    PERFORM fencing.lock_table(p_table, 'SHARE ROW EXCLUSIVE', p_lock_ms);
+    PERFORM fencing.lock_table(p_table, 'EXCLUSIVE', p_lock_ms);
     PERFORM fencing.find_guard(p_table); -- raises where there is none
     INSERT INTO fencing.maintenance (transaction, guarded)
         SELECT pg_current_xact_id(), fencing.name_of(d.relation)

@@ -85,14 +85,22 @@ AS $fencing$
 DECLARE
     v_holder text := concat('administrator.', gen_random_uuid());
 BEGIN
-    IF p_token <= fencing.mark(p_resource) THEN
-        PERFORM fencing.refuse('ZF001', NULL, p_resource, p_token, fencing.mark(p_resource));
+    -- Locked, since the fence may be being pruned: until that is committed, the floor does not tell
+    -- of it.
+    PERFORM FROM fencing.floor AS f WHERE f.bucket = fencing.bucket(p_resource) FOR SHARE;
+    IF coalesce(p_token > fencing.mark(p_resource), true) THEN
+        INSERT INTO fencing.fence AS f (resource, token, holder, owner)
+            VALUES (p_resource, p_token, v_holder, session_user)
+            ON CONFLICT (resource) DO UPDATE
+            SET token = excluded.token, holder = excluded.holder, owner = excluded.owner,
+                admitted_at = clock_timestamp()
+            -- Somebody else may have raised it while we waited for its row.
+            WHERE f.token < excluded.token;
+        IF FOUND THEN
+            RETURN;
+        END IF;
     END IF;
-    INSERT INTO fencing.fence (resource, token, holder, owner)
-        VALUES (p_resource, p_token, v_holder, session_user)
-        ON CONFLICT (resource) DO UPDATE
-        SET token = excluded.token, holder = excluded.holder, owner = excluded.owner,
-            admitted_at = clock_timestamp();
+    PERFORM fencing.refuse('ZF001', NULL, p_resource, p_token, fencing.mark(p_resource));
 END
 $fencing$
 --;
