@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fencing.administration.connecting import engine_of
-from fencing.guarding.found import Installed
-from fencing.guarding.refusals import translated
+from fencing.tables.found import Installed
+from fencing.tables.refusals import translated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from fencing.administration.connecting import engine_of
 from fencing.errors import FencingUsageError, LockNotAcquiredError
-from fencing.guarding.found import Installed
-from fencing.guarding.refusals import sqlstate
 from fencing.request import check_resource
 from fencing.schema.names import STALE
 from fencing.schema.refusals import Refusal
+from fencing.tables.found import Installed
+from fencing.tables.refusals import sqlstate
 
 __all__ = ["Raised", "raise_fence"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fencing.administration.connecting import engine_of
-from fencing.guarding.verifying import looking, verify
+from fencing.tables.verifying import looking, verify
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

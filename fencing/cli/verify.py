@@ -38,8 +38,8 @@ def verify(url: str | None, *, models: tuple[str, ...], as_json: bool, strict: b
     if not url:
         raise click.UsageError("pass URL, or set FENCING_DATABASE_URL")
     from fencing.administration import verify_url
-    from fencing.guarding.refusals import describe
     from fencing.migration import place
+    from fencing.tables.refusals import describe
     from fencing.verification import declared_in
     from fencing.verification.report import as_json as to_json
     from fencing.verification.report import as_text

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from fencing.held import Held
+from fencing.core.held import Held
+from fencing.core.plan import acquire_admitted, admit_lease
 from fencing.hooks.ambient import Fence, Suspension
 from fencing.lease import BaseLease
-from fencing.plan import acquire_admitted, admit_lease
 from fencing.request import check_evict_after
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from fencing.core.plan import Plan
     from fencing.hooks.database import Database
-    from fencing.plan import Plan
     from fencing.request import AcquireRequest
 
 __all__ = ["BaseGuard", "check_engines"]

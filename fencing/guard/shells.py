@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from fencing.core.performing import perform, perform_async
+from fencing.core.plan import not_granted
 from fencing.errors import LockNotAcquiredError
 from fencing.guard.base import BaseGuard, check_engines
 from fencing.guard.holding import resource_of_call
 from fencing.hooks.database import Database
 from fencing.hooks.verifying import averify_databases, verify_databases
 from fencing.lease import AsyncLease, Lease
-from fencing.performing import perform, perform_async
-from fencing.plan import not_granted
 from fencing.request import AcquireRequest
 from fencing.service import Acquisition, check_service
 

@@ -15,9 +15,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import greenlet_spawn
 
 from fencing.clock import now
+from fencing.core.slots import NoSlotError, Slots
 from fencing.schema.names import ADMISSION_ISOLATION, ADMIT, EVICT, MARK
 from fencing.schema.refusals import Refusal
-from fencing.slots import NoSlotError, Slots
 
 if TYPE_CHECKING:
     from fencing.lease import BaseLease

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import DDL, Connection, MetaData, Table, event
 from sqlalchemy.sql.ddl import SchemaDropper, SchemaGenerator
 
-from fencing.guarding.found import Installed, covered, has_schema
-from fencing.guarding.sending import send, transaction
-from fencing.guarding.tables import fence_table, unfence_table
 from fencing.schema import ddl
 from fencing.schema.declaration import declaration_of
+from fencing.tables.changing import fence_table, unfence_table
+from fencing.tables.found import Installed, covered, has_schema
+from fencing.tables.sending import send, transaction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fencing.wire import ended_unasked
+from fencing.core.wire import ended_unasked
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from fencing.outcome import Ask, Pause, inquire
+from fencing.core.outcome import Ask, Pause, inquire
 
 if TYPE_CHECKING:
     from fencing.hooks.admission import Admissions

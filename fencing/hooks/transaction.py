@@ -9,7 +9,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from fencing.presented import Presented
+from fencing.core.presented import Presented
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

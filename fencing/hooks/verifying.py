@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Engine
 from sqlalchemy.util import greenlet_spawn
 
-from fencing.guarding.verifying import looking, verify
 from fencing.hooks.admission import INTERNAL
+from fencing.tables.verifying import looking, verify
 from fencing.verification import declared_in, together
 
 if TYPE_CHECKING:

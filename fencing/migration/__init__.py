@@ -28,8 +28,6 @@ Importing it costs what ``import alembic`` costs: no engine.
 
 from __future__ import annotations
 
-from fencing.guarding.refusals import describe
-from fencing.guarding.tables import alter_fence, fence_table, maintain, unfence_table, upgrade
 from fencing.migration.environment import (
     install,
     install_script,
@@ -46,6 +44,8 @@ from fencing.migration.guards import (
 )
 from fencing.migration.operations import InstallFencingOp, UninstallFencingOp, UpgradeFencingOp
 from fencing.migration.plugin import ensure as _ensure_plugin
+from fencing.tables.changing import alter_fence, fence_table, maintain, unfence_table, upgrade
+from fencing.tables.refusals import describe
 
 __all__ = [
     "AlterFenceOp",

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from alembic.operations import ops
 
-from fencing.guarding.found import Installed
 from fencing.migration.filters import is_ours
 from fencing.migration.guards import AlterFenceOp, FenceTableOp, UnfenceTableOp
 from fencing.migration.operations import InstallFencingOp, UpgradeFencingOp
 from fencing.schema.declaration import INFO_KEY, Declaration, declaration_of
 from fencing.schema.template import Template
+from fencing.tables.found import Installed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from alembic.operations import MigrateOperation
     from sqlalchemy import Table
 
-    from fencing.guarding.found import Found
+    from fencing.tables.found import Found
 
 __all__ = ["compare_guards"]
 

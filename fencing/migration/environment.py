@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fencing.errors import FencingUsageError
-from fencing.guarding.found import has_schema
 from fencing.schema.names import SCHEMA
+from fencing.tables.found import has_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fencing.errors import FencingUsageError
-from fencing.guarding.found import Installed, has_schema
-from fencing.guarding.sending import IN_A_TRANSACTION, in_transaction, send
 from fencing.schema.names import SCHEMA
+from fencing.tables.found import Installed, has_schema
+from fencing.tables.sending import IN_A_TRANSACTION, in_transaction, send
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,7 +33,7 @@ def execute(operations: Operations, statements: Iterable[str]) -> None:
     """Send every statement, all or none, or print it in offline mode.
 
     Raises:
-        ValueError, FencingError: See :func:`fencing.guarding.refusals.translated`.
+        ValueError, FencingError: See :func:`fencing.tables.refusals.translated`.
     """
     connection = _connection(operations)
     if connection is None:

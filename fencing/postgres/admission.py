@@ -171,7 +171,7 @@ async def read_mark_async(connection: psycopg.AsyncConnection[Any], resource: st
 def evict(connection: psycopg.Connection[Any], lease: BaseLease, since: float) -> list[int]:
     """End the backends that keep a lease's admission waiting; on an idle connection.
 
-    See :meth:`fencing.performing.PlannedAdmissions.evict`.
+    See :meth:`fencing.core.performing.PlannedAdmissions.evict`.
     """
     values = {"resource": lease.resource, "token": lease.token, "since": since}
     try:

@@ -14,8 +14,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from fencing.clock import now
+from fencing.core.slots import NoSlotError, Slots
 from fencing.postgres.statements import is_idle
-from fencing.slots import NoSlotError, Slots
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import psycopg
 
+from fencing.core.presented import Presented
 from fencing.errors import FencingUsageError
 from fencing.postgres.statements import (
     ENTER,
@@ -20,7 +21,6 @@ from fencing.postgres.statements import (
     raise_if_unfit,
 )
 from fencing.postgres.verdict import resolve, resolve_async
-from fencing.presented import Presented
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import psycopg
 
 from fencing.clock import now
+from fencing.core.held import Held
+from fencing.core.performing import perform, perform_async
+from fencing.core.plan import acquire_admitted, admit_lease, not_granted
+from fencing.core.slots import NoSlotError
 from fencing.errors import LockNotAcquiredError
-from fencing.held import Held
 from fencing.lease import AsyncLease, BaseLease, Lease
-from fencing.performing import perform, perform_async
-from fencing.plan import acquire_admitted, admit_lease, not_granted
 from fencing.postgres.admission import (
     evict,
     evict_async,
@@ -26,12 +27,11 @@ from fencing.postgres.connections import AsyncConnections, Connections, check_so
 from fencing.postgres.entry import open_blocks
 from fencing.request import AcquireRequest, check_evict_after
 from fencing.service import Acquisition, check_service
-from fencing.slots import NoSlotError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-    from fencing.plan import Plan
+    from fencing.core.plan import Plan
     from fencing.postgres.connections import AsyncSource, Source
     from fencing.postgres.entry import Entry
     from fencing.service import AsyncLockService, LockService
@@ -104,7 +104,7 @@ class Database(BaseDatabase):
         self.connections = Connections(source, capacity)
 
     def admit(self, lease: BaseLease, until: float) -> None:
-        """See :meth:`fencing.performing.PlannedAdmissions.admit`."""
+        """See :meth:`fencing.core.performing.PlannedAdmissions.admit`."""
         self._do(
             lambda connection: send_admission(connection, lease, until),
             lease.resource,
@@ -112,13 +112,13 @@ class Database(BaseDatabase):
         )
 
     def evict(self, lease: BaseLease, since: float) -> list[int]:
-        """See :meth:`fencing.performing.PlannedAdmissions.evict`."""
+        """See :meth:`fencing.core.performing.PlannedAdmissions.evict`."""
         return self._do(
             lambda connection: evict(connection, lease, since), lease.resource, now() + _GRACE
         )
 
     def mark(self, resource: str) -> int | None:
-        """See :meth:`fencing.performing.PlannedAdmissions.mark`."""
+        """See :meth:`fencing.core.performing.PlannedAdmissions.mark`."""
         return self._do(
             lambda connection: read_mark(connection, resource), resource, now() + _GRACE
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from fencing.outcome import Ask, Pause, inquire
+from fencing.core.outcome import Ask, Pause, inquire
 from fencing.postgres.statements import async_cursor, cursor, named
 
 __all__ = ["ConnectionInquiry"]

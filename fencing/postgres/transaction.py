@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from fencing.core.wire import ended_unasked
 from fencing.errors import FencingError, FencingUsageError
 from fencing.postgres.entry import Entry, latest_entry
 from fencing.postgres.statements import (
@@ -28,7 +29,6 @@ from fencing.postgres.statements import (
     stamp_of,
 )
 from fencing.postgres.verdict import driver_error, resolve, resolve_async
-from fencing.wire import ended_unasked
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

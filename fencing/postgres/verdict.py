@@ -15,8 +15,8 @@ from fencing.schema.refusals import Refusal
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from fencing.core.presented import Presented
     from fencing.errors import CommitOutcomeUnknownError, FencingError
-    from fencing.presented import Presented
 
 __all__ = ["driver_error", "resolve", "resolve_async"]
 

@@ -116,7 +116,7 @@ def single(url: Any, rounds: int) -> None:
     bare, fenced = (pin(psycopg.connect(conninfo(url))) for _ in range(2))
     with guard.acquire("account:42", ttl=3600) as lease:
 
-        def orm(engine: Engine, entity: type[Plain] | type[Account], *, write: bool) -> None:
+        def orm(engine: Engine, entity: type[Plain | Account], *, write: bool) -> None:
             with Session(engine) as session:
                 row = session.get_one(entity, 42)
                 if write:
@@ -135,8 +135,9 @@ def single(url: Any, rounds: int) -> None:
             with postgres.transaction(fenced, lease):
                 fenced.execute(statement)
 
-        read, write = "SELECT balance FROM {} WHERE id = 42", (
-            "UPDATE {} SET balance = balance + 1 WHERE id = 42"
+        read, write = (
+            "SELECT balance FROM {} WHERE id = 42",
+            ("UPDATE {} SET balance = balance + 1 WHERE id = 42"),
         )
         compare(
             rounds,
@@ -218,7 +219,7 @@ def compare(
                 took = (time.perf_counter() - began) / repeat
                 if isinstance(told[0], float):
                     took = statistics.fmean(told)
-                if number >= 3:  # noqa: PLR2004
+                if number >= 3:
                     times.setdefault((name, which), []).append(took)
     for name in work:
         without, under = (statistics.median(times[name, which]) * 1e6 for which in (0, 1))

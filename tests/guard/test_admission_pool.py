@@ -13,7 +13,7 @@ from sqlalchemy import NullPool, QueuePool, event, text
 
 from fencing import AsyncGuard, Guard, LockNotAcquiredError
 from fencing.clock import now
-from fencing.slots import NoSlotError, Slots
+from fencing.core.slots import NoSlotError, Slots
 from tests.support.bank import enter_by_hand
 from tests.support.scripted import AsyncScriptedLocks, ScriptedLocks
 

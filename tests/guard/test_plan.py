@@ -16,7 +16,7 @@ from fencing import (
     StaleFenceError,
 )
 from fencing.clock import now
-from fencing.plan import (
+from fencing.core.plan import (
     Admit,
     AskMark,
     Evict,

@@ -1,0 +1,80 @@
+"""What has become of a transaction whose COMMIT was sent, and whose answer was lost.
+
+There is no I/O here: an inquiry yields questions, which are asked on a new connection, and gets
+their answers sent back; ``None`` where there was none. It never guesses:
+
+- With a *receipt*, a row that the transaction's entry has written, the answer is certain: the row
+  is there, or it can never come any more.
+- Without one, only a transaction that is still open when it is first asked about can be followed
+  to its end, by its id, and only within one incarnation of the server: after a crash, an id that
+  was never flushed is given to another transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+
+from fencing.clock import now
+from fencing.errors import COMMITTED, ROLLED_BACK, UNKNOWN
+from fencing.schema.names import IN_FLIGHT, OUTCOME, OUTCOME_OF
+
+__all__ = ["Ask", "Inquiry", "Pause", "inquire"]
+
+_PAUSE = 0.02
+"""How long to wait before asking again after a transaction that is still open, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A question: a statement, with parameters as ``text()`` reads them. The outcome is a row."""
+
+    statement: str
+    values: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait a little; the outcome is nothing."""
+
+    seconds: float
+
+
+Inquiry = Generator[Ask | Pause, Any, str]
+
+
+def inquire(
+    stamp: str, receipt: str | None, timeout: float, clock: Callable[[], float] = now
+) -> Inquiry:
+    """Inquire after a transaction.
+
+    Args:
+        stamp: What its entry has returned.
+        receipt: The id it entered with, if any.
+        timeout: How long to wait for it while it is still open, in seconds.
+        clock: Tells the time, in seconds of :func:`fencing.clock.now`.
+
+    Returns:
+        ``"committed"``, ``"rolled back"`` or ``"unknown"``.
+    """
+    until = clock() + timeout
+    if receipt is not None:
+        answer = yield Ask(
+            OUTCOME,
+            {"receipt": receipt, "stamp": stamp, "wait_ms": max(0, round(timeout * 1000))},
+        )
+        return _known(answer and answer[0])
+    flight = yield Ask(IN_FLIGHT, {"stamp": stamp})
+    if flight is None or flight[0] is None:
+        return UNKNOWN
+    while True:
+        answer = yield Ask(OUTCOME_OF, {"xid": flight[0], "incarnation": flight[1]})
+        left = until - clock()
+        if answer is None or answer[0] != "in progress" or left <= 0:
+            return _known(answer and answer[0])
+        yield Pause(min(_PAUSE, left))
+
+
+def _known(answer: str | None) -> str:
+    return answer if answer in (COMMITTED, ROLLED_BACK) else UNKNOWN

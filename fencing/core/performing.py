@@ -1,0 +1,209 @@
+"""Performs the plans of :mod:`fencing.core.plan`, side by side for sync and async.
+
+What is asked of a lock service is the same for every kind of guard; what is asked of a database is
+asked of its *admissions*, which each kind of guard brings along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fencing.core.plan import Admit, AskMark, Evict, GiveBack, Lock, RaiseToken, Renew
+from fencing.errors import FencingError
+from fencing.lease import AsyncLease, BaseLease, Lease
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fencing.core.plan import Plan, Step
+    from fencing.service import AsyncLockService, LockService
+
+__all__ = ["AsyncPlannedAdmissions", "PlannedAdmissions", "perform", "perform_async"]
+
+_log = logging.getLogger("fencing")
+
+
+class PlannedAdmissions(Protocol):
+    """What performing a plan needs of a database."""
+
+    def admit(self, lease: BaseLease, until: float) -> None:
+        """Commit a lease's token as its resource's high-water mark.
+
+        Args:
+            lease: The lease.
+            until: How long to wait for open transactions of other holders: a moment of
+                :func:`fencing.clock.now`, in seconds.
+
+        Raises:
+            StaleFenceError: The mark is at or above the token; nothing was changed.
+            LockNotAcquiredError: Open transactions block it (their pids are in ``blocked_by``),
+                or no connection was free in time.
+            LockServiceError: The token is implausibly far above the mark.
+            GuardNotInstalledError: The database has no schema ``fencing``.
+        """
+
+    def evict(self, lease: BaseLease, since: float) -> Sequence[int]:
+        """End the backends that keep a lease's admission waiting under an older token.
+
+        Args:
+            lease: The lease.
+            since: When its admission began to wait, in seconds since 1970 by the database's
+                clock: younger transactions are left alone.
+
+        Returns:
+            The pids of those that were told to end.
+
+        Raises:
+            StaleFenceError: The mark is at or above the token; nobody was ended.
+            FencingUsageError: This role may not end them.
+        """
+
+    def mark(self, resource: str) -> int | None:
+        """The resource's high-water mark; ``None`` when nothing was ever admitted."""
+
+
+class AsyncPlannedAdmissions(Protocol):
+    """:class:`PlannedAdmissions` for asyncio."""
+
+    async def aadmit(self, lease: BaseLease, until: float) -> None:
+        """See :meth:`PlannedAdmissions.admit`."""
+
+    async def aevict(self, lease: BaseLease, since: float) -> Sequence[int]:
+        """See :meth:`PlannedAdmissions.evict`."""
+
+    async def amark(self, resource: str) -> int | None:
+        """See :meth:`PlannedAdmissions.mark`."""
+
+
+def perform(plan: Plan, locks: LockService) -> Lease | None:
+    """Perform a plan whose databases have :class:`PlannedAdmissions`.
+
+    Args:
+        plan: The plan, not begun.
+        locks: The lock service it asks.
+
+    Returns:
+        What the plan returns. What it raises is raised.
+    """
+    send: Any = None
+    failure: BaseException | None = None
+    try:
+        while True:
+            step = plan.throw(failure) if failure is not None else plan.send(send)
+            send, failure = None, None
+            try:
+                send = _perform_step(step, locks)
+            except BaseException as error:  # noqa: BLE001 - the plan decides what it means
+                failure = error
+    except StopIteration as end:
+        lease: Lease | None = end.value
+        return lease
+
+
+def _perform_step(step: Step, locks: LockService) -> object:
+    match step:
+        case Lock(request) if not request.blocking:
+            return locks.try_acquire(
+                request.resource, ttl=request.ttl, owner=request.owner_label, floor=request.floor
+            )
+        case Lock(request):
+            return locks.acquire(
+                request.resource, ttl=request.ttl, owner=request.owner_label, floor=request.floor,
+                blocking_timeout=request.blocking_timeout,
+            )  # fmt: skip
+        case AskMark(database, resource):
+            sync: PlannedAdmissions = database.admissions
+            return sync.mark(resource)
+        case Admit(database, lease, until):
+            sync = database.admissions
+            sync.admit(lease, until)
+        case Evict(database, lease, since):
+            sync = database.admissions
+            return _told(lease, sync.evict(lease, since))
+        case RaiseToken(Lease() as lease, floor):
+            locks.raise_token(lease, floor=floor)
+        case Renew(Lease() as lease):
+            locks.renew(lease, lease.ttl)
+        case GiveBack(Lease() as lease):
+            try:
+                lease.release()
+            except FencingError as error:
+                _log.info("could not release a lease that was not handed out: %s", error)
+        case _:
+            raise TypeError(step)
+    return None
+
+
+async def perform_async(plan: Plan, locks: AsyncLockService) -> AsyncLease | None:
+    """Perform a plan whose databases have :class:`AsyncPlannedAdmissions`; see :func:`perform`."""
+    send: Any = None
+    failure: BaseException | None = None
+    try:
+        while True:
+            step = plan.throw(failure) if failure is not None else plan.send(send)
+            send, failure = None, None
+            try:
+                send = await _perform_step_async(step, locks)
+            except BaseException as error:  # noqa: BLE001 - the plan decides what it means
+                failure = error
+    except StopIteration as end:
+        lease: AsyncLease | None = end.value
+        return lease
+
+
+async def _perform_step_async(step: Step, locks: AsyncLockService) -> object:
+    match step:
+        case Lock(request) if not request.blocking:
+            return await locks.try_acquire(
+                request.resource, ttl=request.ttl, owner=request.owner_label, floor=request.floor
+            )
+        case Lock(request):
+            return await locks.acquire(
+                request.resource, ttl=request.ttl, owner=request.owner_label, floor=request.floor,
+                blocking_timeout=request.blocking_timeout,
+            )  # fmt: skip
+        case AskMark(database, resource):
+            asynchronous: AsyncPlannedAdmissions = database.admissions
+            return await asynchronous.amark(resource)
+        case Admit(database, lease, until):
+            asynchronous = database.admissions
+            await asynchronous.aadmit(lease, until)
+        case Evict(database, lease, since):
+            asynchronous = database.admissions
+            return _told(lease, await asynchronous.aevict(lease, since))
+        case RaiseToken(AsyncLease() as lease, floor):
+            await locks.raise_token(lease, floor=floor)
+        case Renew(AsyncLease() as lease):
+            await locks.renew(lease, lease.ttl)
+        case GiveBack(AsyncLease() as lease):
+            try:
+                await _through_cancellation(lease)
+            except FencingError as error:
+                _log.info("could not release a lease that was not handed out: %s", error)
+        case _:
+            raise TypeError(step)
+    return None
+
+
+def _told(lease: BaseLease, ended: Sequence[int]) -> Sequence[int]:
+    if ended:
+        _log.warning(
+            "ended PostgreSQL backends %s: under an older token they held %r, and kept token %d "
+            "waiting",
+            ", ".join(map(str, ended)), lease.resource, lease.token,
+        )  # fmt: skip
+    return ended
+
+
+async def _through_cancellation(lease: AsyncLease) -> None:
+    """Release, also while the task is being cancelled: the lock would stay for its whole ttl."""
+    release = asyncio.ensure_future(lease.release())
+    while not release.done():
+        try:
+            await asyncio.shield(release)
+        except asyncio.CancelledError:
+            if release.cancelled():
+                raise
+    release.result()

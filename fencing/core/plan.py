@@ -1,0 +1,371 @@
+"""How a guarded lease comes about: what to do next, and what each outcome means.
+
+::
+
+    lock ──► admit in every database ──► renew if little is left ──► hand it out
+      ▲            │ refused: the mark is ahead
+      │            ├── still ours, never admitted: raise the counter past the mark, admit again
+      └────────────┴── lost, or admitted elsewhere: give it back, lock again above the mark
+
+Admission is what completes an acquisition: until it has committed, an older holder can still
+write, and what we read could be overwritten by one that was never refused. A database whose mark
+is ahead of the lock service is the sign that the latter has lost its counter (a flush, an
+eviction, a failover, a restored backup); raising it heals that for everyone.
+
+Plans do no I/O. They yield steps, which :mod:`fencing.core.performing` performs; the outcome is
+sent back, an exception thrown back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fencing.clock import now
+from fencing.errors import (
+    FencingUsageError,
+    LeaseLostError,
+    LockNotAcquiredError,
+    LockServiceError,
+    StaleFenceError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fencing.lease import BaseLease
+    from fencing.request import AcquireRequest
+
+__all__ = [
+    "Admit", "AskMark", "Evict", "GiveBack", "Lock", "Plan", "PlannedDatabase", "RaiseToken",
+    "Renew", "Step", "acquire_admitted", "admit_lease", "not_granted",
+]  # fmt: skip
+
+_MAX_HEALS = 8
+"""How often one lease's token is raised before the lock service is taken for a broken one."""
+
+_MAX_LOCKS = 8
+"""How many leases in a row may be lost before they are admitted."""
+
+_RENEW_BELOW = 0.5
+"""Part of the ttl that must be left when a lease is handed out; otherwise it is renewed first."""
+
+
+class Place(Protocol):
+    """Where a transaction was begun."""
+
+    def is_here(self) -> bool:
+        """Whether this is the thread and task."""
+
+
+class OpenTransaction(Protocol):
+    """A transaction of this process that has presented leases and has not ended."""
+
+    @property
+    def begun_in(self) -> Place:
+        """The thread and task it was begun in."""
+
+    @property
+    def backend_pid(self) -> int:
+        """PostgreSQL's pid of its session."""
+
+
+class OpenTransactions(Protocol):
+    """The transactions of this process in one database."""
+
+    def open_on(self, resource: str) -> Iterable[tuple[OpenTransaction, BaseLease]]:
+        """Those that have presented a lease on a resource, with that lease."""
+
+
+class PlannedDatabase(Protocol):
+    """What a plan needs to know of a database, and what its steps are performed with."""
+
+    @property
+    def name(self) -> str:
+        """The database, in messages."""
+
+    @property
+    def presentations(self) -> OpenTransactions:
+        """What this process has open in it."""
+
+    @property
+    def admissions(self) -> Any:  # noqa: ANN401 - sync or async, as in fencing.core.performing
+        """Who admits leases in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """Ask the lock service; the outcome is a lease, or ``None`` if the request does not wait."""
+
+    request: AcquireRequest
+
+
+@dataclass(frozen=True, slots=True)
+class AskMark:
+    """Read a database's high-water mark of a resource; the outcome is a token or ``None``."""
+
+    database: PlannedDatabase
+    resource: str
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Commit the lease's token in a database, waiting until ``until`` at the longest."""
+
+    database: PlannedDatabase
+    lease: BaseLease
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """End the backends that keep the lease's admission waiting under an older token.
+
+    ``since`` is when it began to wait, by the database's clock. The outcome is their pids.
+    """
+
+    database: PlannedDatabase
+    lease: BaseLease
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseToken:
+    """Have the lock service give the lease a token above ``floor``."""
+
+    lease: BaseLease
+    floor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Extend the lease to its full ttl."""
+
+    lease: BaseLease
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """Release a lease that is not handed out; nothing is raised if that fails."""
+
+    lease: BaseLease
+
+
+Step = Lock | AskMark | Admit | Evict | RaiseToken | Renew | GiveBack
+Plan = Generator[Step, Any, "BaseLease | None"]
+
+
+class _OvertakenError(Exception):
+    """The lease cannot be handed out; another one is needed, with a token above ``mark``."""
+
+    def __init__(self, mark: int) -> None:
+        self.mark = mark
+
+
+def acquire_admitted(
+    request: AcquireRequest,
+    databases: Sequence[PlannedDatabase],
+    clock: Callable[[], float] = now,
+    *,
+    evict_after: float | None = None,
+) -> Plan:
+    """Plan a lease that every database has admitted.
+
+    Args:
+        request: What is asked for; its patience covers everything.
+        databases: Where to admit it.
+        evict_after: How long an admission waits for open transactions of older holders before
+            their backends are ended, in seconds; ``None`` leaves them alone.
+        clock: Tells the time, in seconds of :func:`fencing.clock.now`.
+
+    Returns:
+        The lease; ``None`` if the request does not wait and it was not to be had.
+
+    Raises:
+        LockNotAcquiredError: Not granted, or not admitted, in time.
+        LockServiceError: What it granted was of no use, again and again.
+    """
+    began = clock()
+    deadline = began + request.patience
+    floor = request.floor
+    for _ in range(_MAX_LOCKS):
+        _refuse_own_leftovers(request.resource, databases)
+        lease: BaseLease | None = yield Lock(_remainder(request, floor, deadline - clock()))
+        if lease is None:
+            return None
+        try:
+            yield from _admit_everywhere(lease, databases, deadline, clock, evict_after)
+        except _OvertakenError as overtaken:
+            yield GiveBack(lease)
+            floor = max(floor, overtaken.mark)
+            if clock() >= deadline:
+                raise LockNotAcquiredError(
+                    f"the lease on {request.resource!r} was lost before it could be admitted, and "
+                    "no time was left for another; try again, with a longer ttl if this recurs",
+                    resource=request.resource,
+                    waited=clock() - began,
+                ) from None
+        except LockNotAcquiredError as error:
+            yield GiveBack(lease)
+            error.waited = clock() - began
+            raise
+        except BaseException:
+            yield GiveBack(lease)
+            raise
+        else:
+            return lease
+    raise LockServiceError(
+        f"the lock service has granted {request.resource!r} {_MAX_LOCKS} times, and each lease was "
+        "over before it could be admitted; its answers cannot be right, or the ttl of "
+        f"{request.ttl} s is too short for the way to the database",
+        resource=request.resource,
+    )
+
+
+def admit_lease(
+    lease: BaseLease,
+    databases: Sequence[PlannedDatabase],
+    clock: Callable[[], float] = now,
+    *,
+    evict_after: float | None = None,
+) -> Plan:
+    """Plan the admission of a lease that was acquired elsewhere.
+
+    Args:
+        lease: The lease.
+        databases: Where to admit it.
+        clock: Tells the time, in seconds of :func:`fencing.clock.now`.
+        evict_after: As :func:`acquire_admitted` takes it.
+
+    Raises:
+        StaleFenceError: A database's mark is at or above its token.
+        LockNotAcquiredError: Open transactions of other holders did not end in time.
+        LeaseLostError: It is over.
+    """
+    lease.raise_if_over()
+    for database in databases:
+        yield from _admit(database, lease, lease.trusted_until, clock, evict_after)
+        lease.note_admitted()
+    lease.raise_if_over()
+    return lease
+
+
+def not_granted(resource: str) -> LockNotAcquiredError:
+    """The error for a request that does not wait."""
+    return LockNotAcquiredError(
+        f"{resource!r} is held by another, and blocking=False does not wait; try again later",
+        resource=resource,
+    )
+
+
+def _admit_everywhere(
+    lease: BaseLease,
+    databases: Sequence[PlannedDatabase],
+    deadline: float,
+    clock: Callable[[], float],
+    evict_after: float | None,
+) -> Generator[Step, Any, None]:
+    if len(databases) > 1:
+        # Once admitted anywhere its token is final, so it has to be above every mark first.
+        highest = 0
+        for database in databases:
+            mark: int | None = yield AskMark(database, lease.resource)
+            highest = max(highest, mark or 0)
+        if highest >= lease.token:
+            yield from _raise_token(lease, highest)
+    for database in databases:
+        yield from _admit_healing(database, lease, deadline, clock, evict_after)
+    if lease.trusted_until - clock() < lease.ttl * _RENEW_BELOW:
+        try:
+            yield Renew(lease)
+        except LeaseLostError:
+            raise _OvertakenError(lease.token) from None
+
+
+def _admit_healing(
+    database: PlannedDatabase,
+    lease: BaseLease,
+    deadline: float,
+    clock: Callable[[], float],
+    evict_after: float | None,
+) -> Generator[Step, Any, None]:
+    for _ in range(_MAX_HEALS):
+        if clock() >= lease.trusted_until:
+            raise _OvertakenError(lease.token)
+        try:
+            until = min(lease.trusted_until, deadline)
+            yield from _admit(database, lease, until, clock, evict_after)
+        except StaleFenceError as stale:
+            mark = stale.current_token or lease.token
+            if lease.admitted:
+                raise _OvertakenError(mark) from None
+            yield from _raise_token(lease, mark)
+        else:
+            lease.note_admitted()
+            return
+    raise LockServiceError(
+        f"the lock service has raised the token of {lease.resource!r} {_MAX_HEALS} times, and the "
+        f"database's mark was ahead each time; its answers cannot be right (last: {lease.token})",
+        resource=lease.resource,
+    )
+
+
+def _admit(
+    database: PlannedDatabase,
+    lease: BaseLease,
+    until: float,
+    clock: Callable[[], float],
+    evict_after: float | None,
+) -> Generator[Step, Any, None]:
+    """One admission; it ends who keeps it waiting for too long, as often as somebody does."""
+    denied: FencingUsageError | None = None
+    while True:
+        patience = until if evict_after is None else min(until, clock() + evict_after)
+        try:
+            yield Admit(database, lease, patience)
+        except LockNotAcquiredError as blocked:
+            if evict_after is None or blocked.blocked_since is None or clock() >= until:
+                if denied is not None:
+                    blocked.add_note(f"fencing: nobody was evicted: {denied}")
+                raise
+            since = blocked.blocked_since
+        else:
+            return
+        try:
+            yield Evict(database, lease, since)
+        except FencingUsageError as error:
+            denied = error  # they may still end by themselves
+
+
+def _raise_token(lease: BaseLease, mark: int) -> Generator[Step, Any, None]:
+    try:
+        yield RaiseToken(lease, mark)
+    except LeaseLostError:
+        raise _OvertakenError(mark) from None
+
+
+def _remainder(request: AcquireRequest, floor: int, left: float) -> AcquireRequest:
+    if request.blocking and request.blocking_timeout is not None:
+        return dataclasses.replace(request, floor=floor, blocking_timeout=max(0.0, left))
+    return dataclasses.replace(request, floor=floor)
+
+
+def _refuse_own_leftovers(resource: str, databases: Sequence[PlannedDatabase]) -> None:
+    """Raise when a transaction of this very process would keep the admission waiting for ever.
+
+    That is one of this thread or task, which cannot end it while it waits for us, or one whose
+    lease has been released: it was left open when its block ended.
+    """
+    for database in databases:
+        for presentation, lease in database.presentations.open_on(resource):
+            if lease.released or presentation.begun_in.is_here():
+                raise LockNotAcquiredError(
+                    f"a transaction that this process has begun under an earlier lease on "
+                    f"{resource!r} (token {lease.token}) is still open on {database.name}, as "
+                    f"PostgreSQL backend {presentation.backend_pid}: the admission would wait "
+                    "for it; commit, roll back or close its session first",
+                    resource=resource,
+                    blocked_by=(presentation.backend_pid,),
+                )
