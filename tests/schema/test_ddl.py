@@ -343,3 +343,20 @@ def test_a_script_ends_every_statement():
 def test_a_qualified_name_is_taken_apart_by_the_caller(render):
     with pytest.raises(ValueError, match="pass schema='public' and the table 'accounts'"):
         render("public.accounts")
+
+
+def test_guarding_a_table_rewrites_nothing_and_reads_none_of_its_rows(admin, connect):
+    admin.execute("CREATE TABLE a (id bigint)")
+    admin.execute("INSERT INTO a SELECT generate_series(1, 10000)")
+    read = "SELECT seq_tup_read FROM pg_stat_xact_user_tables WHERE relname = 'a'"
+    session = connect()
+    before = session.execute("SELECT pg_relation_filenode('a'), pg_relation_size('a')").fetchone()
+    run(session, ddl.fence_table("a", "a:{id}"))
+    run(session, ddl.alter_fence("a", mode="observe", operations=["delete"]))
+    run(session, ddl.unfence_table("a"))
+    assert session.execute(read).fetchone() == (0,)
+    session.commit()
+    assert (
+        session.execute("SELECT pg_relation_filenode('a'), pg_relation_size('a')").fetchone()
+        == before
+    )
