@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from fencing.schema import ddl
-from fencing.schema.names import NOT_FENCED, UNFENCED, UNFIT_TEMPLATE
+from fencing.schema.names import NOT_FENCED, TABLE_BUSY, UNFENCED, UNFIT_TEMPLATE
 from tests.schema.sql import refused, run, wait_until_blocked
 
 
@@ -86,3 +86,52 @@ def test_a_column_may_have_dots(admin):
     run(admin, ddl.fence_table("visits", "visit:{id...of}"))
     with refused(UNFENCED, "visit:7"):
         admin.execute("INSERT INTO visits VALUES (7)")
+
+
+def test_refreshing_does_not_put_back_what_was_changed_meanwhile(observed, connect):
+    # Made before `visits`: refreshing has to wait for it, since its child needs triggers.
+    observed.execute("CREATE TABLE zones (id bigint)")
+    run(observed, ddl.unfence_table("visits"))
+    observed.execute("DROP TABLE visits; CREATE TABLE visits (id bigint)")
+    run(observed, ddl.fence_table("zones", "zone:{id}"))
+    run(observed, ddl.fence_table("visits", "visit:{id}", mode="observe"))
+    observed.execute("CREATE TABLE more () INHERITS (zones)")
+    writing, refreshing = connect(), connect(autocommit=True)
+    writing.execute("INSERT INTO more VALUES (1)")
+    with ThreadPoolExecutor() as threads:
+        refreshed = threads.submit(refreshing.execute, "SELECT fencing.refresh_guards()")
+        wait_until_blocked(observed, refreshing.info.backend_pid)
+        run(observed, ddl.alter_fence("visits", mode="enforce"))
+        writing.commit()
+        refreshed.result()
+    with refused(UNFENCED):
+        observed.execute("INSERT INTO visits VALUES (1)")
+
+
+def test_refreshing_waits_for_who_is_changing_a_guard(observed, connect):
+    in_the_meantime(
+        observed,
+        connect,
+        ddl.alter_fence("visits", mode="enforce"),
+        ["SELECT fencing.refresh_guards()"],
+    )
+    with refused(UNFENCED):
+        observed.execute("INSERT INTO visits VALUES (1)")
+
+
+def test_who_waits_for_another_change_says_so(observed, connect):
+    changing = connect()
+    for statement in ddl.alter_fence("visits", mode="enforce"):
+        changing.execute(statement.encode())
+    with refused(TABLE_BUSY, str(changing.info.backend_pid)):
+        run(observed, ddl.alter_fence("visits", mode="enforce", lock_timeout=0.01))
+
+
+def test_refreshing_passes_over_a_guard_that_is_being_removed(observed, connect):
+    in_the_meantime(
+        observed,
+        connect,
+        ddl.unfence_table("visits"),
+        ["SELECT fencing.refresh_guards()"],
+    )
+    observed.execute("INSERT INTO visits VALUES (1)")

@@ -172,6 +172,16 @@ END
 $fencing$
 --;
 
+-- Only one at a time renders or removes a table's guard: refreshing need not lock the table. After a
+-- look at fencing.guards, which an upgrade locks first.
+CREATE OR REPLACE FUNCTION fencing.lock_guard(p_table regclass) RETURNS void
+LANGUAGE sql VOLATILE
+AS $fencing$
+    SELECT pg_catalog.pg_advisory_xact_lock(
+        6073416, CAST(CAST(CAST(p_table AS oid) AS bigint) - 2147483648 AS integer))
+$fencing$
+--;
+
 -- Locks a table and its parts, and says who is in the way where that takes too long: everybody who
 -- wants to write would be queuing behind us.
 CREATE OR REPLACE FUNCTION fencing.lock_table(p_table regclass, p_mode text, p_lock_ms integer)
@@ -186,6 +196,7 @@ BEGIN
         PERFORM set_config('lock_timeout', CAST(greatest(p_lock_ms, 1) AS text), true);
     END IF;
     BEGIN
+        PERFORM fencing.lock_guard(p_table);
         EXECUTE concat('LOCK TABLE ', p_table, ' IN ', p_mode, ' MODE');
     EXCEPTION WHEN lock_not_available THEN
         RAISE EXCEPTION USING
@@ -682,8 +693,9 @@ BEGIN
     IF fencing.drop_left_over(p_table, p_lock_ms) THEN
         RETURN;
     END IF;
-    v_function := fencing.find_guard(p_table);
+    PERFORM fencing.find_guard(p_table);
     PERFORM fencing.lock_table(p_table, 'ACCESS EXCLUSIVE', p_lock_ms);
+    v_function := fencing.find_guard(p_table);
     FOR v_trigger IN
         SELECT CAST(t.tgrelid AS regclass) AS relation, t.tgname AS name FROM pg_trigger AS t
         WHERE t.tgfoid = v_function AND t.tgparentid = 0
@@ -701,14 +713,20 @@ CREATE OR REPLACE FUNCTION fencing.refresh_guards() RETURNS integer
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $fencing$
 DECLARE
+    v_table regclass;
     v_guard record;
     v_count integer := 0;
 BEGIN
-    FOR v_guard IN SELECT * FROM fencing.guards AS g WHERE g.covered_by IS NULL ORDER BY g.table_oid
+    FOR v_table IN
+        SELECT g.table_oid FROM fencing.guards AS g WHERE g.covered_by IS NULL ORDER BY g.table_oid
     LOOP
+        PERFORM fencing.lock_guard(v_table);
+        -- As it is now: somebody may have changed or removed it since.
+        SELECT * INTO v_guard FROM fencing.guards AS g WHERE g.table_oid = v_table;
+        CONTINUE WHEN NOT FOUND;
         PERFORM fencing.render_guard(
-            v_guard.table_oid, fencing.find_guard(v_guard.table_oid), v_guard.resource,
-            v_guard.operations, v_guard.mode, false);
+            v_table, fencing.find_guard(v_table), v_guard.resource, v_guard.operations,
+            v_guard.mode, false);
         v_count := v_count + 1;
     END LOOP;
     RETURN v_count;

@@ -103,8 +103,11 @@ RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $fencing$
 BEGIN
+    -- Raises where there is none. Before we lock the table as well: an upgrade locks fencing.guards
+    -- before it locks tables.
+    PERFORM fencing.find_guard(p_table);
     PERFORM fencing.lock_table(p_table, 'EXCLUSIVE', p_lock_ms);
-    PERFORM fencing.find_guard(p_table); -- raises where there is none
+    PERFORM fencing.find_guard(p_table);
     INSERT INTO fencing.maintenance (transaction, guarded)
         SELECT pg_current_xact_id(), fencing.name_of(d.relation)
         FROM fencing.descendants(p_table) AS d(relation)
