@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
@@ -101,9 +101,14 @@ def test_refreshing_does_not_put_back_what_was_changed_meanwhile(observed, conne
     with ThreadPoolExecutor() as threads:
         refreshed = threads.submit(refreshing.execute, "SELECT fencing.refresh_guards()")
         wait_until_blocked(observed, refreshing.info.backend_pid)
-        run(observed, ddl.alter_fence("visits", mode="enforce"))
+        altered = threads.submit(
+            run, connect(autocommit=True), ddl.alter_fence("visits", mode="enforce")
+        )
+        # By then it has been altered, or waits for the refreshing.
+        wait([altered], timeout=0.2)
         writing.commit()
         refreshed.result()
+        altered.result()
     with refused(UNFENCED):
         observed.execute("INSERT INTO visits VALUES (1)")
 

@@ -713,19 +713,23 @@ CREATE OR REPLACE FUNCTION fencing.refresh_guards() RETURNS integer
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $fencing$
 DECLARE
-    v_table regclass;
-    v_guard record;
-    v_count integer := 0;
+    v_tables oid[] := ARRAY(
+        SELECT g.table_oid FROM fencing.guards AS g WHERE g.covered_by IS NULL ORDER BY 1);
+    v_guard  record;
+    v_count  integer := 0;
 BEGIN
-    FOR v_table IN
-        SELECT g.table_oid FROM fencing.guards AS g WHERE g.covered_by IS NULL ORDER BY g.table_oid
+    PERFORM fencing.lock_guard(t.relation) FROM unnest(v_tables) AS t(relation);
+    -- As they are now: somebody may have changed or removed them since.
+    FOR v_guard IN
+        SELECT g.*, (
+            SELECT t.tgfoid FROM pg_trigger AS t JOIN pg_proc AS p ON p.oid = t.tgfoid
+            WHERE t.tgrelid = g.table_oid AND p.pronamespace = CAST('fencing' AS regnamespace)
+            LIMIT 1) AS function
+        FROM fencing.guards AS g
+        WHERE g.covered_by IS NULL AND g.table_oid = ANY (v_tables) ORDER BY g.table_oid
     LOOP
-        PERFORM fencing.lock_guard(v_table);
-        -- As it is now: somebody may have changed or removed it since.
-        SELECT * INTO v_guard FROM fencing.guards AS g WHERE g.table_oid = v_table;
-        CONTINUE WHEN NOT FOUND;
         PERFORM fencing.render_guard(
-            v_table, fencing.find_guard(v_table), v_guard.resource, v_guard.operations,
+            v_guard.table_oid, v_guard.function, v_guard.resource, v_guard.operations,
             v_guard.mode, false);
         v_count := v_count + 1;
     END LOOP;
