@@ -99,7 +99,7 @@ def test_a_refused_entry_leaves_the_connection_usable_and_in_its_pool(
 
 def test_an_unexpected_error_at_entry_shows_no_nonce(own_bank: Bank) -> None:
     engine = create_engine(own_bank.url)
-    with Guard(ScriptedLocks(), engine).acquire("account:1") as lease:
+    with Guard(ScriptedLocks(), engine) as guard, guard.acquire("account:1") as lease:
         with psycopg.connect(plain_url(own_bank.url)) as owner:
             owner.execute("ALTER TABLE fencing.fence RENAME COLUMN holder TO gone")
         with Session(engine) as session, pytest.raises(DBAPIError) as caught:
