@@ -17,8 +17,9 @@ __all__ = [
     "is_autocommit", "is_broken", "is_idle", "is_read_only", "restart_idle_limit",
 ]  # fmt: skip
 
-# libpq's PGTransactionStatusType.
+# libpq's PGTransactionStatusType, and PGPipelineStatus.
 _IDLE, _IN_ERROR = 0, 3
+_OFF = 0
 
 _HAS_TRANSACTION_TIMEOUT = 170000
 
@@ -31,12 +32,13 @@ def driver_of(connection: Connection) -> Any:  # noqa: ANN401 - psycopg's or asy
 
 
 def is_idle(driver: Any) -> bool:  # noqa: ANN401
-    """Whether no transaction is open on a driver's connection."""
+    """Whether no transaction is open on a driver's connection, nor a pipeline that could hold one."""
     if _is_closed(driver):
         return True
     if _is_asyncpg(driver):
         return not driver.is_in_transaction()
-    return bool(driver.info.transaction_status == _IDLE)
+    pgconn = driver.pgconn
+    return bool(pgconn.transaction_status == _IDLE and pgconn.pipeline_status == _OFF)
 
 
 def has_failed(connection: Connection) -> bool:

@@ -106,8 +106,9 @@ def _begin_and_enter(driver: Any, entry: dict[str, object]) -> Generator[int, in
     """Send both, and return entry's result; yields what is waited for."""
     pgconn = driver.pgconn
     values = [None if value is None else str(value).encode() for value in entry.values()]
+    begin = _begin(driver)
     pgconn.enter_pipeline_mode()
-    pgconn.send_query_params(_begin(driver), None)
+    pgconn.send_query_params(begin, None)
     if driver.prepare_threshold is None or driver in _unprepared:
         pgconn.send_query_params(_PSYCOPG, values)
     else:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import linecache
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
 import psycopg
 import pytest
 from sqlalchemy import create_engine, event, text
@@ -9,9 +14,14 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from fencing import Guard, StaleFenceError
+from fencing.hooks import entry
 from tests.support.bank import Account, Bank, presented
 from tests.support.databases import plain_url
 from tests.support.scripted import ScriptedLocks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
 
 PREPARED = text("SELECT count(*) FROM pg_prepared_statements WHERE name = 'fencing_enter'")
 
@@ -117,3 +127,51 @@ def test_nobody_sees_the_nonce_in_a_list_of_statements(
         query = bank.value("SELECT query FROM pg_stat_activity WHERE pid = %s", pid)
         assert "fencing.enter" in query
         assert lease.holder not in query
+
+
+@contextmanager
+def interrupted_before_line(number: int) -> Iterator[list[str]]:
+    """Raise in the line that is the n-th to be run in the module of entries; yields which it was."""
+    lines: list[str] = []
+
+    def trace(frame: FrameType, happened: str, _: object) -> object:
+        if frame.f_code.co_filename != entry.__file__:
+            return None
+        line = linecache.getline(entry.__file__, frame.f_lineno).strip()
+        # Python runs the line of a block again at its end, where no signal would be handled.
+        if happened == "line" and not line.startswith(("with ", "async with ")):
+            lines.append(line)
+            if len(lines) == number:
+                sys.settrace(before)
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)  # type: ignore[arg-type]
+    try:
+        yield lines
+    finally:
+        sys.settrace(before)
+
+
+def test_wherever_it_is_interrupted_the_next_user_of_the_connection_finds_nothing_of_it(
+    make_engine, locks, resource
+) -> None:
+    engine = make_engine(pool_size=1, max_overflow=0)
+    guard = Guard(locks, engine)
+    with guard.acquire(resource, ttl=600):
+        for number in range(1, 1000):
+            with interrupted_before_line(number) as lines:
+                try:
+                    with engine.connect() as connection:
+                        connection.begin()
+                except KeyboardInterrupt:
+                    pass
+                else:
+                    break
+            where = f"interrupted before {lines[-1]!r}"
+            with guard.suspended(), engine.begin() as connection:
+                assert not presented(connection), where
+            with engine.begin() as connection:
+                assert presented(connection) == {resource: 1}, where
+    assert number > 30
