@@ -242,7 +242,7 @@ class BaseLease:
         else:
             _log.warning(
                 "the lease on %r (token %d) was over before its block ended; what was committed in "
-                "it stands, and nothing has to be repeated (%s)",
+                "it stands, and only what was refused has to be repeated (%s)",
                 self.resource, self.token, type(failure).__name__,
             )  # fmt: skip
 

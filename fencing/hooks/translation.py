@@ -94,7 +94,7 @@ class Translation:
             lease = presentation and presentation.lease_on(error.resource)
             if lease:
                 lease.note_lost()
-        elif isinstance(error, UnfencedWriteError) and error.table:
+        elif isinstance(error, UnfencedWriteError) and error.table and error.resource is not None:
             why = self.why(presentation, error.resource)
             error = UnfencedWriteError(
                 f"{refusal.message}: {why}", table=error.table, resource=error.resource
@@ -130,10 +130,9 @@ class Translation:
             )
         if presented:
             names = ", ".join(repr(lease.resource) for lease in presented)
-            missing = "the one it needs" if resource is None else repr(resource)
             return (
-                f"the transaction has presented leases on {names} only; acquire {missing} as well, "
-                "before it begins"
+                f"the transaction has presented leases on {names} only; acquire {resource!r} as "
+                "well, before it begins"
             )
         return (
             "no lease was in force in this thread or task when the transaction began; begin it "

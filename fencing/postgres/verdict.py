@@ -95,7 +95,7 @@ def _decide(
         lease = presented and presented.lease_on(typed.resource)
         if lease:
             lease.note_lost()
-    elif isinstance(typed, UnfencedWriteError) and typed.table:
+    elif isinstance(typed, UnfencedWriteError) and typed.table and typed.resource is not None:
         typed = UnfencedWriteError(
             f"{refusal.message}: {_why(presented, typed.resource)}",
             table=typed.table,
@@ -118,7 +118,7 @@ def _decide(
     return presented.expired(refusal)
 
 
-def _why(presented: Presented | None, resource: str | None) -> str:
+def _why(presented: Presented | None, resource: str) -> str:
     """Why a write was unfenced, as far as we can tell."""
     if presented is None:
         return (
@@ -128,9 +128,8 @@ def _why(presented: Presented | None, resource: str | None) -> str:
     if any(resource == lease.resource for lease in presented.leases):
         return "the transaction that has presented it is over; present it in each transaction"
     names = ", ".join(repr(lease.resource) for lease in presented.leases)
-    missing = "the one it needs" if resource is None else repr(resource)
     return (
-        f"the transaction has presented leases on {names} only; acquire {missing} as well, and "
+        f"the transaction has presented leases on {names} only; acquire {resource!r} as well, and "
         "present all of them together"
     )
 

@@ -151,10 +151,12 @@ def _implausible(refusal: Refusal, resource: str) -> FencingError:
 
 
 def _blocked(refusal: Refusal, resource: str) -> FencingError:
+    pids = refusal.facts.get("blocked_by", ())
+    backends = f" of PostgreSQL backends {', '.join(map(str, pids))}" if pids else ""
     return LockNotAcquiredError(
-        refusal.text,
+        f"{refusal.message}{backends}; wait longer (blocking_timeout), or let them end",
         resource=resource,
-        blocked_by=refusal.facts.get("blocked_by", ()),
+        blocked_by=pids,
         blocked_since=refusal.facts.get("waiting_since"),
     )
 

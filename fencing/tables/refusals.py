@@ -44,10 +44,14 @@ def translated() -> Iterator[None]:
         state = sqlstate(error)
         if state == names.TABLE_BUSY:
             facts = Refusal.read(error.orig or error).facts
+            pids = facts.get("blocked_by", ())
+            backends = (
+                f" In the way: PostgreSQL backends {', '.join(map(str, pids))}." if pids else ""
+            )
             raise TableBusyError(
-                _server_message(error),
+                f"{_server_message(error)}{backends}",
                 table=facts.get("table", ""),
-                blocked_by=facts.get("blocked_by", ()),
+                blocked_by=pids,
             ) from error
         if state == names.UNFIT_TEMPLATE:
             raise ValueError(_server_message(error)) from error

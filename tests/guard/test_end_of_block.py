@@ -33,7 +33,11 @@ class BodyError(Exception):
 
 def told(failure: Exception) -> str:
     """A loss is nothing to act on any more; what else went wrong is told as it is."""
-    return "nothing has to be repeated" if isinstance(failure, LeaseLostError) else str(failure)
+    return (
+        "only what was refused has to be repeated"
+        if isinstance(failure, LeaseLostError)
+        else str(failure)
+    )
 
 
 @each_failure
