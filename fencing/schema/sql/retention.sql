@@ -85,6 +85,13 @@ AS $fencing$
 DECLARE
     v_holder text := concat('administrator.', gen_random_uuid());
 BEGIN
+    -- Who has only read is not waited for. But where a holder has written, his next transactions have
+    -- to wait, as for an admission: they overlap, and would keep the fence locked for ever.
+    PERFORM FROM fencing.fence AS f WHERE f.resource = p_resource FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        PERFORM pg_advisory_xact_lock(fencing.lock_key(p_resource))
+            FROM fencing.fence AS f WHERE f.resource = p_resource;
+    END IF;
     -- Locked, since the fence may be being pruned: until that is committed, the floor does not tell
     -- of it.
     PERFORM FROM fencing.floor AS f WHERE f.bucket = fencing.bucket(p_resource) FOR SHARE;
