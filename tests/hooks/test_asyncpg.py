@@ -163,6 +163,21 @@ async def test_cached_statements_survive_a_migration(own_bank: Bank) -> None:
     assert own_bank.balance(1) == 80
 
 
+async def test_an_unexpected_error_at_entry_shows_no_nonce(own_bank: Bank) -> None:
+    engine = create_async_engine(make_url(own_bank.url).set(drivername="postgresql+asyncpg"))
+    async with (
+        AsyncGuard(AsyncScriptedLocks(), engine) as own_guard,
+        own_guard.acquire("account:1") as lease,
+    ):
+        own_bank.observer.execute("ALTER TABLE fencing.fence RENAME COLUMN holder TO gone")
+        with pytest.raises(DBAPIError) as caught:
+            async with AsyncSession(engine) as session:
+                await session.execute(ONE)
+    await engine.dispose()
+    assert "fencing.enter" in str(caught.value)
+    assert lease.holder not in str(caught.value)
+
+
 async def test_a_cancelled_statement_leaves_nothing_in_the_pool(
     guard, engine, bank: Bank, account: int, resource: str
 ) -> None:

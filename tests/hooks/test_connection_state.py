@@ -171,6 +171,18 @@ class TestARefusalThatWasSwallowed:
             assert any("COMMIT was not sent" in note for note in again.value.__notes__)
         assert bank.balance(account) == 100
 
+    @pytest.mark.usefixtures("guard")
+    def test_nor_does_one_without_any_lease(self, engine, bank, account):
+        note = f"beside {account}"
+        with engine.connect() as connection:
+            connection.execute(text("INSERT INTO notes (note) VALUES (:note)"), {"note": note})
+            with pytest.raises(UnfencedWriteError):
+                connection.execute(WRITE, {"id": account})
+            with pytest.raises(UnfencedWriteError) as again:
+                connection.commit()
+            assert any("COMMIT was not sent" in each for each in again.value.__notes__)
+        assert bank.notes(note) == 0
+
     def test_a_savepoint_takes_it_back(self, guard, engine, bank, account):
         with guard.acquire(f"account:{account}"), engine.begin() as connection:
             connection.execute(WRITE, {"id": account})

@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import Engine, Table, delete, insert, select, text, update
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Engine,
+    MetaData,
+    Table,
+    Text,
+    delete,
+    insert,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
@@ -192,3 +204,17 @@ def test_a_schema_that_is_translated_is_looked_for_where_it_is(
         pytest.raises(GuardNotInstalledError),
     ):
         connection.execute(update(Account).where(Account.id == account).values(balance=0))
+
+
+def test_a_table_that_is_declared_to_be_observed_needs_no_guard_and_is_not_refused_here(
+    guard: Guard, engine: Engine, bank: Bank
+) -> None:
+    metadata = MetaData()
+    notes = Table(
+        "notes", metadata, Column("id", BigInteger, primary_key=True), Column("note", Text)
+    )
+    fenced_by("note:{id}", mode="observe")(notes)
+    with engine.begin() as connection, statements_of(engine) as sent:
+        connection.execute(insert(notes).values(note="observed only"))
+    assert [statement.split()[0] for statement in sent] == ["INSERT"], "nothing was looked for"
+    assert bank.notes("observed only") == 1
