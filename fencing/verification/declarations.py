@@ -38,7 +38,7 @@ def check(
             yield Finding(
                 "error", "guard-missing",
                 "is declared with fenced_by, and has no guard: nothing is refused",
-                f"op.fence_table({relation.table_name!r}, resource={each.resource!r}); "
+                f"op.fence_table({relation.as_arguments}, resource={each.resource!r}); "
                 "`alembic revision --autogenerate` writes it",
                 table=relation.name,
             )  # fmt: skip
@@ -94,7 +94,7 @@ def _compare(declared: Declared, guard: Guard) -> Iterator[Finding]:
         yield Finding(
             "error", "guard-differs",
             f"its guard is not what is declared: it has {', '.join(differences)}",
-            f"op.alter_fence({guard.root.table_name!r}, ...); `alembic revision --autogenerate` "
+            f"op.alter_fence({guard.root.as_arguments}, ...); `alembic revision --autogenerate` "
             "writes it",
             table=guard.root.name,
         )  # fmt: skip

@@ -130,6 +130,12 @@ class Relation:
     kind: str
     owner: str
 
+    @property
+    def as_arguments(self) -> str:
+        """How an operation of Alembic's names it."""
+        where = "" if self.schema == "public" else f", schema={self.schema!r}"
+        return f"{self.table_name!r}{where}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:

@@ -113,7 +113,7 @@ def check(
             yield Finding(
                 "warning", "guard-observes",
                 "its guard only observes: writes without a lease pass, and are reported",
-                f'op.alter_fence({guard.root.table_name!r}, mode="enforce"), when no writer is '
+                f'op.alter_fence({guard.root.as_arguments}, mode="enforce"), when no writer is '
                 "reported any more",
                 table=guard.root.name,
             )  # fmt: skip
@@ -210,7 +210,7 @@ def _coverage(facts: Facts, guard: Guard) -> Iterator[Finding]:
         yield Finding(
             "warning", "part-detached",
             f"has triggers of the guard of {root.name}, and is no part of it any more",
-            f"op.unfence_table({by_oid[relation].table_name!r}), or op.fence_table where it "
+            f"op.unfence_table({by_oid[relation].as_arguments}), or op.fence_table where it "
             "should be guarded by itself",
             table=by_oid[relation].name,
         )  # fmt: skip
