@@ -32,7 +32,7 @@ def driver_of(connection: Connection) -> Any:  # noqa: ANN401 - psycopg's or asy
 
 
 def is_idle(driver: Any) -> bool:  # noqa: ANN401
-    """Whether no transaction is open on a driver's connection, nor a pipeline that could hold one."""
+    """Whether no transaction is open on a driver's connection, nor a pipeline for one."""
     if _is_closed(driver):
         return True
     if _is_asyncpg(driver):

@@ -131,7 +131,7 @@ def test_nobody_sees_the_nonce_in_a_list_of_statements(
 
 @contextmanager
 def interrupted_before_line(number: int) -> Iterator[list[str]]:
-    """Raise in the line that is the n-th to be run in the module of entries; yields which it was."""
+    """Raise in the n-th line that is run in the module of entries; yields those that were."""
     lines: list[str] = []
 
     def trace(frame: FrameType, happened: str, _: object) -> object:
