@@ -3,9 +3,9 @@
 Statements come as a list, because some drivers take one at a time. They can be executed or
 written to a file as they are: nothing in them is a parameter. Run a list in one transaction.
 
-What guards a table is rendered by functions in the schema (``sql/guards.sql``), not here: the same
-call makes the guard that fits the schema which is installed, from a migration that is years old as
-from the newest.
+What guards a table is rendered by functions in the schema (``sql/rendering.sql``), not here: the
+same call makes the guard that fits the schema which is installed, from a migration that is years
+old as from the newest.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ _FILES = (
     "enter.sql",
     "require.sql",
     "maintenance.sql",
+    "templates.sql",
+    "rendering.sql",
     "guards.sql",
     "retention.sql",
     "access.sql",

@@ -109,3 +109,13 @@ def test_a_maintenance_says_that_somebody_has_read_for_update(accounts, connect)
     reader.execute("SELECT balance FROM accounts WHERE id = 42 FOR UPDATE")
     with refused(TABLE_BUSY, str(reader.info.backend_pid)):
         run(accounts, ddl.maintain("accounts", lock_timeout=0.01))
+
+
+def test_an_observed_table_may_be_truncated_in_a_maintenance_as_well(admin):
+    admin.execute("CREATE TABLE a (id bigint)")
+    run(admin, ddl.fence_table("a", "a:{id}", mode="observe"))
+    with admin.transaction():
+        admin.execute("INSERT INTO a VALUES (1)")
+        run(admin, ddl.maintain("a"))
+        admin.execute("TRUNCATE a")
+    assert admin.execute("SELECT count(*) FROM a").fetchone() == (0,)

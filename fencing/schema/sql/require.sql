@@ -163,20 +163,18 @@ DECLARE
     v_detail  jsonb := jsonb_build_object('table', p_table, 'resource', NULL);
     v_hint    text := 'DELETE the rows of the resources that are held, or use fenced_maintenance.';
 BEGIN
-    IF fencing.is_maintained(p_table) THEN
-        -- Nobody knows whose rows they were; so every holder of any of them has to be overtaken.
-        RAISE EXCEPTION USING
-            ERRCODE = 'ZF002',
-            MESSAGE = concat(v_message, ', not even in maintenance'),
-            DETAIL = v_detail,
-            HINT = 'DELETE FROM the table instead: that raises the fence of each row.';
-    ELSIF p_mode = 'observe' THEN
+    IF p_mode = 'observe' THEN
         RAISE NOTICE USING
             ERRCODE = 'ZF002', MESSAGE = v_message, DETAIL = v_detail, HINT = v_hint;
-    ELSE
-        RAISE EXCEPTION USING
-            ERRCODE = 'ZF002', MESSAGE = v_message, DETAIL = v_detail, HINT = v_hint;
+        RETURN;
     END IF;
+    IF fencing.is_maintained(p_table) THEN
+        -- Nobody knows whose rows they were; so every holder of any of them has to be overtaken.
+        v_message := concat(v_message, ', not even in maintenance');
+        v_hint := 'DELETE FROM the table instead: that raises the fence of each row.';
+    END IF;
+    RAISE EXCEPTION USING
+        ERRCODE = 'ZF002', MESSAGE = v_message, DETAIL = v_detail, HINT = v_hint;
 END
 $fencing$
 --;
