@@ -62,10 +62,9 @@ def transaction(
         end       the leases' deadlines are checked once more, then COMMIT
         error     ROLLBACK; a refusal of the database comes as an error of this package
 
-    Otherwise it is psycopg's own ``connection.transaction()``, in autocommit mode or not (inside
-    the block the connection is): blocks of that inside it are savepoints, and an exception of the
-    body wins. Statements in between are
-    not looked at; the server ends the transaction when the trust that was left in the leases at
+    Otherwise it is psycopg's own ``connection.transaction()``, in autocommit mode or not: blocks of
+    that inside it are savepoints, and an exception of the body wins. Statements in between are not
+    looked at; the server ends the transaction when the trust that was left in the leases at
     its beginning is used up. (Before version 17 a pipeline, and ``executemany()``, which is one,
     should not be the last that is sent for long: the server's limit on idleness begins anew only
     with the next statement.)
@@ -102,9 +101,6 @@ class _BaseBlock:
         self._leases = leases
         self._with_receipt = receipt
         self._presented: Entry | None = None
-        # Out of autocommit mode psycopg would send a BEGIN of its own before the entry, and wait
-        # for it. The mode is a flag of psycopg's, which it reads where a transaction may begin.
-        self._autocommit = True
 
     def _prepare(self, connection: AnyConnection) -> Entry:
         if self._presented is not None:
@@ -120,7 +116,6 @@ class _BaseBlock:
             lease.raise_if_over()
         entry = Entry(connection, self._leases, with_receipt=self._with_receipt)
         self._presented = entry
-        self._autocommit = connection.autocommit
         return entry
 
     @property
@@ -158,10 +153,8 @@ class _Block(_BaseBlock, AbstractContextManager[psycopg.Transaction]):
     def __enter__(self) -> psycopg.Transaction:
         entry = self._prepare(self._connection)
         begun = False
-        if not self._autocommit:
-            self._connection.autocommit = True
         try:
-            with pipeline(self._connection):
+            with _begins_nothing(self._connection), pipeline(self._connection):
                 self._transaction.__enter__()
                 begun = True
                 entered = cursor(self._connection).execute(ENTER, entry.entry)
@@ -169,7 +162,6 @@ class _Block(_BaseBlock, AbstractContextManager[psycopg.Transaction]):
         except BaseException as error:
             if begun:
                 self._transaction.__exit__(type(error), error, error.__traceback__)
-            self._restore_autocommit()
             self._raise_typed(error)
             raise
         entry.note_on(self._connection)
@@ -200,11 +192,6 @@ class _Block(_BaseBlock, AbstractContextManager[psycopg.Transaction]):
                 raise
         finally:
             self._entry.in_block = False
-            self._restore_autocommit()
-
-    def _restore_autocommit(self) -> None:
-        if not self._autocommit and is_idle(self._connection):
-            self._connection.autocommit = False
 
     def _raise_typed(self, error: BaseException) -> None:
         if isinstance(error, psycopg.Error):
@@ -228,18 +215,16 @@ class _AsyncBlock(_BaseBlock, AbstractAsyncContextManager[psycopg.AsyncTransacti
     async def __aenter__(self) -> psycopg.AsyncTransaction:
         entry = self._prepare(self._connection)
         begun = False
-        if not self._autocommit:
-            await self._connection.set_autocommit(True)
         try:
-            async with async_pipeline(self._connection):
-                await self._transaction.__aenter__()
-                begun = True
-                entered = await async_cursor(self._connection).execute(ENTER, entry.entry)
+            with _begins_nothing(self._connection):
+                async with async_pipeline(self._connection):
+                    await self._transaction.__aenter__()
+                    begun = True
+                    entered = await async_cursor(self._connection).execute(ENTER, entry.entry)
             entry.stamp = stamp_of(await entered.fetchone())
         except BaseException as error:
             if begun:
                 await self._transaction.__aexit__(type(error), error, error.__traceback__)
-            await self._restore_autocommit()
             await self._raise_typed(error)
             raise
         entry.note_on(self._connection)
@@ -270,17 +255,28 @@ class _AsyncBlock(_BaseBlock, AbstractAsyncContextManager[psycopg.AsyncTransacti
                 raise
         finally:
             self._entry.in_block = False
-            await self._restore_autocommit()
-
-    async def _restore_autocommit(self) -> None:
-        if not self._autocommit and is_idle(self._connection):
-            await self._connection.set_autocommit(False)
 
     async def _raise_typed(self, error: BaseException) -> None:
         if isinstance(error, psycopg.Error):
             typed = await resolve_async(error, self._entry, self._connection)
             if typed is not None:
                 raise typed from error
+
+
+@contextmanager
+def _begins_nothing(connection: AnyConnection) -> Iterator[None]:
+    """A block in which psycopg sends no BEGIN of its own accord.
+
+    Before the entry it would send one more, and wait for it: in a pipeline it does not know yet
+    that there is a transaction.
+    """
+    # Without the property, which refuses in a transaction: nothing may keep the mode as it is here.
+    before = connection._autocommit  # noqa: SLF001
+    try:
+        connection._autocommit = True  # noqa: SLF001
+        yield
+    finally:
+        connection._autocommit = before  # noqa: SLF001
 
 
 @overload

@@ -45,6 +45,23 @@ async def test_a_holder_writes_and_it_is_committed(
     assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
 
+@pytest.mark.parametrize("autocommit", [True, False])
+async def test_the_mode_stays_what_it_was_however_the_block_ends(
+    side, connection, lease, autocommit, monkeypatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    await side.set_autocommit(connection, value=autocommit)
+    with pytest.raises(KeyboardInterrupt):
+        async with side.block(postgres.transaction(connection, lease)):
+            assert connection.autocommit is autocommit
+            monkeypatch.setattr(psycopg.Transaction, "__exit__", interrupted)
+            monkeypatch.setattr(psycopg.AsyncTransaction, "__aexit__", interrupted)
+    assert connection.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
+    assert connection.autocommit is autocommit
+
+
 async def test_what_was_presented_is_gone_in_the_next_transaction(
     side, connection, bank: Bank, account, lease
 ) -> None:
@@ -141,7 +158,7 @@ async def test_several_leases_are_presented_together(
 
 async def test_nothing_is_begun_under_a_lease_that_is_over(side, connection, bank, lease) -> None:
     expire(lease)
-    with pytest.raises(LeaseExpiredError, match="nothing was sent"):
+    with pytest.raises(LeaseExpiredError, match="nothing more was sent"):
         async with side.block(postgres.transaction(connection, lease)):
             pytest.fail("it has begun")
     with pytest.raises(LeaseExpiredError):
