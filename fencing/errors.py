@@ -230,6 +230,7 @@ class CommitOutcomeUnknownError(FencingError):
         self.resources = tuple(resources)
         self.receipt = receipt
         self._inquiry = inquiry
+        self._outcome = UNKNOWN
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Who can ask has connections, and stays in its process.
@@ -241,18 +242,23 @@ class CommitOutcomeUnknownError(FencingError):
         Of one engine or connection that is synchronous; see :meth:`aoutcome` for the others.
 
         Args:
-            timeout: How long to wait for it while it is still open, in seconds.
+            timeout: How long to wait for it while it is still open, in seconds. Connecting may
+                take as long as the engine's or connection's ``connect_timeout`` allows.
 
         Returns:
             ``"committed"``, ``"rolled back"`` (and it will not be committed any more), or
             ``"unknown"``: the database could not be asked, it is still open, or nothing tells.
             Certain with receipts: ``Guard(..., receipts=True)``.
         """
-        return UNKNOWN if self._inquiry is None else self._inquiry.ask(timeout)
+        if self._outcome == UNKNOWN and self._inquiry is not None:
+            self._outcome = self._inquiry.ask(timeout)
+        return self._outcome
 
     async def aoutcome(self, timeout: float = 5.0) -> str:
         """:meth:`outcome` of an async engine or connection."""
-        return UNKNOWN if self._inquiry is None else await self._inquiry.aask(timeout)
+        if self._outcome == UNKNOWN and self._inquiry is not None:
+            self._outcome = await self._inquiry.aask(timeout)
+        return self._outcome
 
 
 class LockServiceError(FencingError):

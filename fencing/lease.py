@@ -161,7 +161,7 @@ class BaseLease:
         if self.expired:
             raise LeaseExpiredError(
                 f"{what} ran out {now() - self.trusted_until:.3f} s ago by our own clock, so "
-                "nothing was sent; acquire it again and repeat the work from its first read",
+                "nothing more was sent; acquire it again and repeat the work from its first read",
                 **facts,  # type: ignore[arg-type]
             )
 

@@ -10,7 +10,7 @@ from fencing.request import check_resource
 from fencing.schema.names import STALE
 from fencing.schema.refusals import Refusal
 from fencing.tables.found import Installed
-from fencing.tables.refusals import sqlstate
+from fencing.tables.refusals import sqlstate, translated
 
 __all__ = ["Raised", "raise_fence"]
 
@@ -50,7 +50,7 @@ def raise_fence(url: str, resource: str, token: int, *, timeout: float = 10.0) -
     Raises:
         ValueError: The URL or the resource makes no sense.
         GuardNotInstalledError: The database has no schema ``fencing``.
-        FencingUsageError: The mark is there already, or beyond.
+        FencingUsageError: The mark is there already, or beyond; or this role may not.
         LockNotAcquiredError: Open transactions were in the way; nothing was changed.
         sqlalchemy.exc.DBAPIError: The database cannot be reached, or refused.
     """
@@ -61,8 +61,9 @@ def raise_fence(url: str, resource: str, token: int, *, timeout: float = 10.0) -
     with engine_of(url) as engine, engine.connect() as connection:
         Installed.in_database(connection).require_current()
         try:
-            connection.execute(text(_LIMIT), {"milliseconds": max(1, round(timeout * 1000))})
-            connection.execute(text(_RAISE), {"resource": resource, "token": token})
+            with translated():
+                connection.execute(text(_LIMIT), {"milliseconds": max(1, round(timeout * 1000))})
+                connection.execute(text(_RAISE), {"resource": resource, "token": token})
         except DBAPIError as error:
             state = sqlstate(error)
             if state == STALE:

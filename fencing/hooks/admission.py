@@ -237,6 +237,15 @@ class Admissions:
         return ended
 
     def _ask(self, statement: str, values: dict[str, object]) -> tuple[Any, ...] | None:
+        try:
+            return self._ask_once(statement, values)
+        except DBAPIError as error:
+            # Whatever has ended the connection that is asked about has often ended this one, too.
+            if not error.connection_invalidated:
+                raise
+            return self._ask_once(statement, values)
+
+    def _ask_once(self, statement: str, values: dict[str, object]) -> tuple[Any, ...] | None:
         with self._begun.begin() as connection:
             row = connection.execute(text(statement), values).one_or_none()
             return None if row is None else tuple(row)

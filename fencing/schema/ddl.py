@@ -101,6 +101,9 @@ BEGIN
             MESSAGE = pg_catalog.concat('schema fencing still guards ', v_tables),
             HINT = 'Unfence every table first (op.unfence_table).';
     END IF;
+    IF pg_catalog.to_regclass('fencing.maintenance') IS NOT NULL THEN
+        SET CONSTRAINTS fencing.maintenance_ends IMMEDIATE; -- of one in this transaction
+    END IF;
 END
 """),
         "DROP SCHEMA fencing CASCADE",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = ["describe", "sqlstate", "translated"]
+
+_INSUFFICIENT_PRIVILEGE = "42501"
+# A function is one of ours, then: nothing else is called here. A table may be the user's.
+_OURS = re.compile(rf"function|schema {names.SCHEMA}\b")
 
 _USAGE = frozenset(
     {
@@ -52,6 +57,11 @@ def translated() -> Iterator[None]:
                 f"{_server_message(error)}{backends}",
                 table=facts.get("table", ""),
                 blocked_by=pids,
+            ) from error
+        if state == _INSUFFICIENT_PRIVILEGE and _OURS.search(_server_message(error)):
+            raise FencingUsageError(
+                f"{_server_message(error)}: this is for the owner of schema {names.SCHEMA}, or a "
+                "member of its role; connect as one"
             ) from error
         if state == names.UNFIT_TEMPLATE:
             raise ValueError(_server_message(error)) from error

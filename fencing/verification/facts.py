@@ -116,6 +116,7 @@ class Trigger:
     new_table: str
     old_table: str
     definition: str
+    columns: tuple[str, ...]
     comment: str | None
 
 

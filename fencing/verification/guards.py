@@ -107,6 +107,7 @@ def check(
             yield from _states(facts, guard, {(guard.root.oid, name) for name in _names(guard)})
             continue
         yield from _coverage(facts, guard)
+        yield from _columns(guard, guard.resource)
         if bodies is not None:
             yield from _function(guard, functions[guard.function], bodies)
         if guard.mode == "observe":
@@ -310,6 +311,21 @@ def _families(facts: Facts, guard: Guard, family: AbstractSet[int]) -> Iterator[
                 "or fence the parent instead",
                 table=facts.by_oid[child].name, subject=facts.by_oid[parent].name,
             )  # fmt: skip
+
+
+def _columns(guard: Guard, resource: str) -> Iterator[Finding]:
+    """The pin depends on the template's columns themselves, the function goes by their names."""
+    pin = guard.triggers.get((guard.root.oid, PIN))
+    named = tuple(sorted(Template.parse(resource).columns))
+    if pin is None or pin.columns == named:
+        return
+    yield Finding(
+        "error", "template-renamed",
+        f"its template names the columns {', '.join(named)}, and what was guarded is called "
+        f"{', '.join(pin.columns)} now: writes fail, or are checked by other columns",
+        f"op.alter_fence({guard.root.as_arguments}, resource=...) with the new names",
+        table=guard.root.name, subject=resource,
+    )  # fmt: skip
 
 
 def _function(guard: Guard, function: Function, bodies: Mapping[int, str]) -> Iterator[Finding]:

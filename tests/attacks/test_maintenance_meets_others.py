@@ -119,3 +119,12 @@ def test_an_observed_table_may_be_truncated_in_a_maintenance_as_well(admin):
         run(admin, ddl.maintain("a"))
         admin.execute("TRUNCATE a")
     assert admin.execute("SELECT count(*) FROM a").fetchone() == (0,)
+
+
+def test_the_schema_may_be_uninstalled_in_the_transaction_of_a_maintenance(accounts):
+    with accounts.transaction():
+        run(accounts, ddl.maintain("accounts"))
+        accounts.execute("UPDATE accounts SET balance = 1")
+        run(accounts, ddl.unfence_table("accounts"))
+        run(accounts, ddl.uninstall())
+    assert accounts.execute("SELECT to_regnamespace('fencing')").fetchone() == (None,)

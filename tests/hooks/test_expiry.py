@@ -21,7 +21,7 @@ def test_a_lease_that_ran_out_before_commit_is_not_committed(
         session.get_one(Account, account).balance = 0
         session.flush()
         expire(lease)
-        with pytest.raises(LeaseExpiredError, match="nothing was sent"):
+        with pytest.raises(LeaseExpiredError, match="nothing more was sent"):
             session.commit()
         session.rollback()
     assert bank.balance(account) == 100

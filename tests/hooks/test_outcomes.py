@@ -169,6 +169,23 @@ def test_without_a_lease_it_stays_sqlalchemys(guard, engine, proxy, bank):
             session.commit()
 
 
+def test_a_pooled_connection_that_has_died_with_the_other_is_no_reason_not_to_know(
+    engine, proxy, bank, account
+):
+    guard = Guard(ScriptedLocks(), engine, receipts=True)
+    error = lose_the_answer(guard, engine, proxy, account)
+    proxy.cut()  # what admissions have kept, too
+    assert error.outcome() == "committed"
+
+
+def test_what_is_known_once_stays_known(engine, proxy, bank, account):
+    guard = Guard(ScriptedLocks(), engine, receipts=True)
+    error = lose_the_answer(guard, engine, proxy, account)
+    assert error.outcome() == "committed"
+    proxy.refuse()
+    assert error.outcome() == "committed"
+
+
 def test_what_cannot_be_asked_is_unknown(engine, proxy, bank, account):
     guard = Guard(ScriptedLocks(), engine, receipts=True)
     error = lose_the_answer(guard, engine, proxy, account)

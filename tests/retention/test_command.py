@@ -128,7 +128,10 @@ def test_who_is_not_the_owner_is_told_so_in_one_line(old, fenced_database):
     finally:
         old.execute(f"DROP ROLE {role}".encode())
     assert result.exit_code == 1
-    assert result.output == "Error: permission denied for function prune\n"
+    assert result.output == (
+        "Error: permission denied for function prune: this is for the owner of schema fencing, "
+        "or a member of its role; connect as one\n"
+    )
 
 
 def test_no_url_says_what_is_missing():

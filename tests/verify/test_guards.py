@@ -150,7 +150,10 @@ def test_a_comment_that_names_another_template(planted):
             for name in ("insert", "update", "delete", "truncate")
         )
     )
-    assert here == error("function-changed", ACCOUNTS, "fencing.guard_accounts()")
+    assert here == (
+        error("function-changed", ACCOUNTS, "fencing.guard_accounts()")
+        | error("template-renamed", ACCOUNTS, "mine")
+    )
 
 
 def test_a_partition_that_came_later_can_be_truncated(planted, admin):
@@ -194,6 +197,13 @@ def test_another_parent_through_which_a_part_can_be_written(planted):
         "CREATE TABLE others (id bigint, name text)", "ALTER TABLE things_1 INHERIT others"
     )
     assert here == error("parent-uncovered", "public.things_1", "public.others")
+
+
+@pytest.mark.parametrize("then", ["SELECT 1", "ALTER TABLE accounts ADD COLUMN id int DEFAULT 1"])
+def test_a_column_of_the_template_that_was_renamed(planted, then):
+    here = planted("ALTER TABLE accounts RENAME COLUMN id TO nr", then)
+    assert here == error("template-renamed", ACCOUNTS, "accounts:{id}")
+    assert planted("SELECT fencing.alter_fence('accounts', 'accounts:{nr}')") == set()
 
 
 def test_a_guard_that_only_observes(planted):

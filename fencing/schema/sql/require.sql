@@ -161,7 +161,7 @@ DECLARE
         'unfenced write: TRUNCATE of ', p_table,
         ' removes rows of every resource, and no lease covers them all');
     v_detail  jsonb := jsonb_build_object('table', p_table, 'resource', NULL);
-    v_hint    text := 'DELETE the rows of the resources that are held, or use fenced_maintenance.';
+    v_hint    text := 'DELETE the rows of the resources that are held; in a fenced_maintenance, all of them.';
 BEGIN
     IF p_mode = 'observe' THEN
         RAISE NOTICE USING

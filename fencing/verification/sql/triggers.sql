@@ -10,6 +10,14 @@ SELECT CAST(t.tgrelid AS bigint) AS relation,
     coalesce(t.tgnewtable, '') AS new_table,
     coalesce(t.tgoldtable, '') AS old_table,
     pg_get_triggerdef(t.oid) AS definition,
+    ARRAY(
+        SELECT a.attname FROM pg_depend AS d
+        JOIN pg_attribute AS a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
+        WHERE d.classid = CAST('pg_trigger' AS regclass) AND d.objid = t.oid
+            AND d.refclassid = CAST('pg_class' AS regclass) AND d.refobjid = t.tgrelid
+            AND d.refobjsubid > 0
+        ORDER BY a.attname
+    ) AS columns,
     obj_description(t.oid, 'pg_trigger') AS comment
 FROM pg_trigger AS t
 JOIN pg_class AS c ON c.oid = t.tgrelid
