@@ -136,8 +136,8 @@ def test_who_is_not_the_owner_is_told_so_in_one_line(owner, fenced_database):
         owner.execute(f"DROP ROLE {role}".encode())
     assert result.exit_code == 1
     assert result.output == (
-        "Error: permission denied for function raise_fence: this is for the owner of schema fencing, "
-        "or a member of its role; connect as one\n"
+        "Error: permission denied for function raise_fence: this is for the owner of schema "
+        "fencing, or a member of its role; connect as one\n"
     )
 
 
