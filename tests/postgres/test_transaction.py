@@ -53,7 +53,7 @@ async def test_the_mode_stays_what_it_was_however_the_block_ends(
         raise KeyboardInterrupt
 
     await side.set_autocommit(connection, value=autocommit)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012
         async with side.block(postgres.transaction(connection, lease)):
             assert connection.autocommit is autocommit
             monkeypatch.setattr(psycopg.Transaction, "__exit__", interrupted)
