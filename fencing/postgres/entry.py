@@ -19,6 +19,7 @@ from fencing.postgres.statements import (
     cursor,
     is_idle,
     raise_if_unfit,
+    stamp_of,
 )
 from fencing.postgres.verdict import resolve, resolve_async
 
@@ -119,7 +120,7 @@ def enter(connection: AnyConnection, *leases: BaseLease) -> Awaitable[None] | No
         return _enter_async(connection, leases)
     entry = _prepare(connection, leases)
     try:
-        cursor(connection).execute(ENTER, entry.entry)
+        entry.stamp = stamp_of(cursor(connection).execute(ENTER, entry.entry).fetchone())
     except psycopg.Error as error:
         typed = resolve(error, entry, connection)
         if typed is None:
@@ -134,7 +135,8 @@ async def _enter_async(
 ) -> None:
     entry = _prepare(connection, leases)
     try:
-        await async_cursor(connection).execute(ENTER, entry.entry)
+        entered = await async_cursor(connection).execute(ENTER, entry.entry)
+        entry.stamp = stamp_of(await entered.fetchone())
     except psycopg.Error as error:
         typed = await resolve_async(error, entry, connection)
         if typed is None:

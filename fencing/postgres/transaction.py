@@ -28,7 +28,7 @@ from fencing.postgres.statements import (
     raise_if_unfit,
     stamp_of,
 )
-from fencing.postgres.verdict import driver_error, resolve, resolve_async
+from fencing.postgres.verdict import driver_error, is_of_a_commit, resolve, resolve_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -301,6 +301,8 @@ def errors_translated(
         StaleFenceError: A newer holder has been admitted, or the session was ended and one has.
         UnfencedWriteError: A guarded row was written whose lease was not presented.
         LeaseExpiredError: The server has ended the session when the lease's trust was used up.
+        CommitOutcomeUnknownError: The connection was lost during COMMIT; the error can find out,
+            though without a receipt it often cannot.
         GuardNotInstalledError: The database has no schema ``fencing``.
         TypeError: An argument is of the wrong type.
     """
@@ -315,10 +317,11 @@ def _translated(connection: psycopg.Connection[Any]) -> Iterator[None]:
     over = _entry_that_is_over(connection)
     try:
         yield
+    except FencingError:
+        raise
     except Exception as error:
         cause = driver_error(error)
-        entry = latest_entry(connection)
-        typed = cause and resolve(cause, None if entry is over else entry, connection)
+        typed = cause and resolve(cause, _entry_of(cause, over, connection), connection)
         if not typed:
             raise
         raise typed from error
@@ -329,10 +332,11 @@ async def _translated_async(connection: psycopg.AsyncConnection[Any]) -> AsyncIt
     over = _entry_that_is_over(connection)
     try:
         yield
+    except FencingError:
+        raise
     except Exception as error:
         cause = driver_error(error)
-        entry = latest_entry(connection)
-        typed = cause and await resolve_async(cause, None if entry is over else entry, connection)
+        typed = cause and await resolve_async(cause, _entry_of(cause, over, connection), connection)
         if not typed:
             raise
         raise typed from error
@@ -341,3 +345,13 @@ async def _translated_async(connection: psycopg.AsyncConnection[Any]) -> AsyncIt
 def _entry_that_is_over(connection: AnyConnection) -> Entry | None:
     """What was presented in a transaction before; its leases say nothing about the next."""
     return latest_entry(connection) if is_idle(connection) else None
+
+
+def _entry_of(error: psycopg.Error, over: Entry | None, connection: AnyConnection) -> Entry | None:
+    """What was presented in the transaction that an error has ended."""
+    entry = latest_entry(connection)
+    if entry is None or entry is over:
+        return None
+    if connection.closed and is_of_a_commit(error):
+        entry.committing = True
+    return entry

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -18,12 +19,15 @@ if TYPE_CHECKING:
     from fencing.core.presented import Presented
     from fencing.errors import CommitOutcomeUnknownError, FencingError
 
-__all__ = ["driver_error", "resolve", "resolve_async"]
+__all__ = ["driver_error", "is_of_a_commit", "resolve", "resolve_async"]
 
 _ASKING = 3
 """How long it may take to connect and ask for a mark, in seconds: an error is waiting."""
 
 _ACTIVE_TRANSACTION = "25001"
+
+_CLOSED_BEFORE = "the connection is closed"
+"""What psycopg says where there is nothing to send on."""
 
 
 def driver_error(error: BaseException) -> psycopg.Error | None:
@@ -32,6 +36,29 @@ def driver_error(error: BaseException) -> psycopg.Error | None:
         return error
     cause = error.__cause__
     return cause if isinstance(cause, psycopg.Error) else None
+
+
+def is_of_a_commit(error: psycopg.Error) -> bool:
+    """Whether a connection was lost while its transaction was being committed.
+
+    When somebody else ends the transaction, nobody tells us before; the error's traceback does.
+    """
+    if error.sqlstate or str(error) == _CLOSED_BEFORE:
+        return False  # the server has said what came first, or nothing was sent
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_globals.get("__name__", "").partition(".")[0] != "psycopg":
+            continue
+        if frame.f_code.co_name == "_commit_gen":
+            # A block's within another one only releases a savepoint.
+            return bool(getattr(frame.f_locals.get("self"), "_outer_transaction", True))
+        if frame.f_code.co_name == "execute" and _is_commit(frame.f_locals.get("query")):
+            return True
+    return False
+
+
+def _is_commit(query: object) -> bool:
+    text = query.decode(errors="replace") if isinstance(query, bytes) else query
+    return isinstance(text, str) and text.strip().upper().startswith(("COMMIT", "END"))
 
 
 def resolve(

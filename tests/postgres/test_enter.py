@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
 from fencing import (
+    CommitOutcomeUnknownError,
     FencingUsageError,
     LeaseExpiredError,
     StaleFenceError,
     UnfencedWriteError,
     postgres,
 )
+from tests.support.proxy import TcpProxy
 from tests.support.scripted import expire
 
 if TYPE_CHECKING:
@@ -192,3 +195,39 @@ class TestErrorsTranslated:
             async with side.block(postgres.transaction(connection, lease)):
                 await side.execute(connection, "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
         assert "connection.isolation_level" in error.value.__notes__[0]
+
+
+@pytest.mark.parametrize("how", ["commit()", "block", "COMMIT"])
+@pytest.mark.parametrize("overtaken", [True, False])
+async def test_an_entered_transaction_whose_commit_has_no_answer_is_not_called_refused(
+    side, bank: Bank, lease, account, resource, how, overtaken
+) -> None:
+    with TcpProxy.to(bank.plain_url) as proxy:
+        connection = await side.connect(proxy.url)
+        with pytest.raises(CommitOutcomeUnknownError) as caught:  # noqa: PT012
+            async with side.block(postgres.errors_translated(connection)), AsyncExitStack() as end:
+                if overtaken:
+                    end.callback(bank.admit, resource, 2)
+                end.callback(expire, lease)
+                if how == "block":
+                    await end.enter_async_context(side.block(connection.transaction()))
+                await side.do(postgres.enter(connection, lease))
+                await side.execute(connection, DEBIT, (account,))
+                proxy.swallow_reply(containing=b"COMMIT")
+                if how == "commit()":
+                    await side.do(connection.commit())
+                if how == "COMMIT":
+                    await side.execute(connection, "COMMIT")
+        assert isinstance(caught.value.__cause__, psycopg.OperationalError)
+        assert await side.outcome(caught.value) == "unknown"
+    assert bank.balance(account) == 90
+
+
+async def test_a_lost_savepoint_is_no_lost_commit(side, bank: Bank, lease) -> None:
+    with TcpProxy.to(bank.plain_url) as proxy:
+        connection = await side.connect(proxy.url)
+        with pytest.raises(psycopg.OperationalError):  # noqa: PT012
+            async with side.block(postgres.errors_translated(connection)):
+                await side.do(postgres.enter(connection, lease))
+                async with side.block(connection.transaction()):
+                    proxy.swallow_reply(containing=b"RELEASE")
