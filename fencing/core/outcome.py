@@ -26,6 +26,9 @@ _PAUSE = 0.02
 """How long to wait before asking again after a transaction that is still open, in seconds."""
 
 
+_MAX_MILLISECONDS = 2**31 - 1
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """A question: a statement, with parameters as ``text()`` reads them. The outcome is a row."""
@@ -62,7 +65,7 @@ def inquire(
     if receipt is not None:
         answer = yield Ask(
             OUTCOME,
-            {"receipt": receipt, "stamp": stamp, "wait_ms": max(0, round(timeout * 1000))},
+            {"receipt": receipt, "stamp": stamp, "wait_ms": _milliseconds(timeout)},
         )
         return _known(answer and answer[0])
     flight = yield Ask(IN_FLIGHT, {"stamp": stamp})
@@ -74,6 +77,10 @@ def inquire(
         if answer is None or answer[0] != "in progress" or left <= 0:
             return _known(answer and answer[0])
         yield Pause(min(_PAUSE, left))
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(min(max(0.0, seconds * 1000), _MAX_MILLISECONDS))
 
 
 def _known(answer: str | None) -> str:

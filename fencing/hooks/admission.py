@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Engine, QueuePool, text
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import greenlet_spawn
 
@@ -148,7 +148,7 @@ class Admissions:
         try:
             with self._slots.slot(now()):
                 return self._mark(resource)
-        except (SQLAlchemyError, NoSlotError):
+        except Exception:  # noqa: BLE001 - asyncpg's failures to connect come as they are
             return None
 
     def ask(self, statement: str, values: dict[str, object]) -> tuple[Any, ...] | None:
@@ -156,7 +156,7 @@ class Admissions:
         try:
             with self._slots.slot(now() + _GRACE):
                 return self._ask(statement, values)
-        except (SQLAlchemyError, NoSlotError):
+        except Exception:  # noqa: BLE001 - see mark_at_once
             return None
 
     async def aask(self, statement: str, values: dict[str, object]) -> tuple[Any, ...] | None:
@@ -164,7 +164,7 @@ class Admissions:
         try:
             async with self._slots.aslot(now() + _GRACE):
                 return await greenlet_spawn(self._ask, statement, values)
-        except (SQLAlchemyError, NoSlotError):
+        except Exception:  # noqa: BLE001 - see mark_at_once
             return None
 
     def close(self) -> None:

@@ -55,6 +55,9 @@ class Translation:
         if context.sqlalchemy_exception is not None and "fencing.enter(" in str(context.statement):
             context.sqlalchemy_exception.hide_parameters = True  # a holder's nonce is in them
         presentation = self._presentations.get(connection)
+        if presentation is not None and presentation.committing and not connection.in_transaction():
+            # It has been committed: this is of a listener that runs before ours at the next begin.
+            presentation = None
         refusal = Refusal.read(context.original_exception)
         _note_disconnect(context, refusal, presentation)
         error = self._typed(refusal, presentation)

@@ -16,6 +16,7 @@ from fencing import (
     AsyncGuard,
     CommitOutcomeUnknownError,
     Guard,
+    LeaseExpiredError,
     StaleFenceError,
 )
 from fencing.hooks.database import Database
@@ -191,6 +192,62 @@ def test_what_cannot_be_asked_is_unknown(engine, proxy, bank, account):
     error = lose_the_answer(guard, engine, proxy, account)
     proxy.refuse()
     assert error.outcome() == "unknown"
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), 1e12, -1.0])
+def test_any_time_to_wait_will_do(engine, proxy, bank, account, timeout):
+    guard = Guard(ScriptedLocks(), engine, receipts=True)
+    error = lose_the_answer(guard, engine, proxy, account)
+    assert error.outcome(timeout) == "committed"
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+async def test_a_server_that_is_down_is_one_that_cannot_be_asked(bank, proxy, account, driver):
+    engine = create_async_engine(make_url(proxy.url).set(drivername=f"postgresql+{driver}"))
+    async with AsyncGuard(AsyncScriptedLocks(), engine) as guard:
+        async with guard.acquire(f"account:{account}"), AsyncSession(engine) as session:
+            (await session.get_one(Account, account)).balance = 1
+            await session.flush()
+            proxy.swallow_reply(containing=b"COMMIT")
+            with pytest.raises(CommitOutcomeUnknownError) as caught:
+                await session.commit()
+        proxy.refuse()
+        # The first finds the pool's connection dead, the second has to connect.
+        assert [await caught.value.aoutcome() for _ in range(2)] == ["unknown"] * 2
+    await engine.dispose()
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+async def test_a_server_that_is_down_hides_no_error(bank, proxy, account, driver):
+    engine = create_async_engine(make_url(proxy.url).set(drivername=f"postgresql+{driver}"))
+    async with AsyncGuard(AsyncScriptedLocks(), engine) as guard:
+        async with guard.acquire(f"account:{account}"), AsyncSession(engine) as session:
+            connection = (await session.connection()).sync_connection
+            await guard.databases[0].admissions.aclose()
+            # As if the server's limit were near, so that the mark is asked for.
+            guard.databases[0].presentations.get(connection).bounded_until = 0.0
+            proxy.refuse()
+            with pytest.raises(LeaseExpiredError):
+                await session.execute(text("SELECT 1"))
+    await engine.dispose()
+
+
+def test_what_fails_before_the_next_transaction_is_no_outcome_of_the_one_before(
+    make_engine, proxy, bank, account
+):
+    engine = make_engine(proxy.url)
+
+    @event.listens_for(engine, "begin")  # before the guard's
+    def of_the_application(connection) -> None:
+        connection.exec_driver_sql("SET LOCAL application_name = 'mine'")
+
+    guard = Guard(ScriptedLocks(), engine)
+    with guard.acquire(f"account:{account}"), engine.connect() as connection:
+        connection.execute(text("SELECT 1"))
+        connection.commit()
+        proxy.swallow_reply(containing=b"mine")
+        with pytest.raises(OperationalError):
+            connection.execute(text("SELECT 1"))
 
 
 def test_in_another_process_it_is_unknown(guard, engine, proxy, bank, account):
