@@ -220,15 +220,18 @@ async def test_a_server_that_is_down_is_one_that_cannot_be_asked(bank, proxy, ac
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
 async def test_a_server_that_is_down_hides_no_error(bank, proxy, account, driver):
     engine = create_async_engine(make_url(proxy.url).set(drivername=f"postgresql+{driver}"))
-    async with AsyncGuard(AsyncScriptedLocks(), engine) as guard:
-        async with guard.acquire(f"account:{account}"), AsyncSession(engine) as session:
-            connection = (await session.connection()).sync_connection
-            await guard.databases[0].admissions.aclose()
-            # As if the server's limit were near, so that the mark is asked for.
-            guard.databases[0].presentations.get(connection).bounded_until = 0.0
-            proxy.refuse()
-            with pytest.raises(LeaseExpiredError):
-                await session.execute(text("SELECT 1"))
+    async with (
+        AsyncGuard(AsyncScriptedLocks(), engine) as guard,
+        guard.acquire(f"account:{account}"),
+        AsyncSession(engine) as session,
+    ):
+        connection = (await session.connection()).sync_connection
+        await guard.databases[0].admissions.aclose()
+        # As if the server's limit were near, so that the mark is asked for.
+        guard.databases[0].presentations.get(connection).bounded_until = 0.0
+        proxy.refuse()
+        with pytest.raises(LeaseExpiredError):
+            await session.execute(text("SELECT 1"))
     await engine.dispose()
 
 
