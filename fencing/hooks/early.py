@@ -35,8 +35,14 @@ _FIND_GUARD = text(
     "AND p.pronamespace = to_regnamespace('fencing'))"
 )
 
-_ONLY_OBSERVES = text(
-    "SELECT g.mode = 'observe' FROM fencing.guards AS g WHERE g.table_oid = to_regclass(:table)"
+# A maintenance is told by its lock: who may write the table needs no right to see maintenances. It
+# may be another's lock, and then it is the database that refuses.
+_LETS_PASS = text(
+    "SELECT EXISTS (SELECT FROM fencing.guards AS g "
+    "WHERE g.table_oid = to_regclass(:table) AND g.mode = 'observe') "
+    "OR EXISTS (SELECT FROM pg_catalog.pg_locks AS l "
+    "WHERE l.pid = pg_backend_pid() AND l.locktype = 'relation' AND l.granted "
+    "AND l.relation = to_regclass(:table) AND l.mode = 'ExclusiveLock')"
 )
 
 
@@ -108,15 +114,15 @@ class GuardLook:
             )
         self._found[name] = frozenset(triggers)
 
-    def only_observes(self, context: ExecutionContext, table: Table) -> bool:
-        """Whether the guard of ``table`` would let an unfenced write pass, and report it.
+    def may_let_pass(self, context: ExecutionContext, table: Table) -> bool:
+        """Whether the guard of ``table`` only observes, or this transaction may maintain it.
 
         Asked anew each time, which is before a refusal: a guard is set back to observing when
         refusals have to stop at once.
         """
         return bool(
             context.root_connection.execute(
-                _ONLY_OBSERVES,
+                _LETS_PASS,
                 {"table": _name_of(context, table)},
                 execution_options=self._options,
             ).scalar()

@@ -182,7 +182,7 @@ class Hooks:
             self._check_deadlines(connection, presentation)
         for table, operation, declaration in declared_writes(context):
             self._guards.require(context, table, operation, declaration)
-            if (presentation is None or not presentation.leases) and not self._guards.only_observes(
+            if (presentation is None or not presentation.leases) and not self._guards.may_let_pass(
                 context, table
             ):
                 raise unfenced(

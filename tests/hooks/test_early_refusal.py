@@ -10,6 +10,7 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    create_engine,
     delete,
     insert,
     select,
@@ -20,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from fencing import Guard, GuardNotInstalledError, UnfencedWriteError, fenced_by
+from fencing.migration import maintain
 from tests.support.bank import Account, Bank, DeclaredOnly, Transfer, statements_of
 
 transfers: Table = Transfer.__table__
@@ -218,3 +220,18 @@ def test_a_table_that_is_declared_to_be_observed_needs_no_guard_and_is_not_refus
         connection.execute(insert(notes).values(note="observed only"))
     assert [statement.split()[0] for statement in sent] == ["INSERT"], "nothing was looked for"
     assert bank.notes("observed only") == 1
+
+
+def test_a_maintenance_is_not_refused_here(own_bank: Bank, locks) -> None:
+    engine = create_engine(own_bank.url)
+    Guard(locks, engine)
+    change = update(Account).where(Account.id == 1)
+    with engine.begin() as connection:
+        maintain(connection, "accounts")
+        connection.execute(change.values(balance=1))
+    assert own_bank.balance(1) == 1
+    with engine.connect() as connection:
+        connection.execute(text("LOCK TABLE accounts IN EXCLUSIVE MODE"))
+        with pytest.raises(UnfencedWriteError):
+            connection.execute(change.values(balance=2))
+    engine.dispose()
