@@ -31,6 +31,8 @@ _ADMIT = text(ADMIT)
 _EVICT = text(EVICT)
 _MARK = text(MARK)
 
+_OTHER_DEFAULTS = {ADMISSION_ISOLATION, "25006"}
+
 _GRACE = 1.0
 """How long one that does not wait waits for a connection, in seconds: others use it briefly."""
 
@@ -57,7 +59,7 @@ class Admissions:
             isolation_level="AUTOCOMMIT", **{INTERNAL: True}
         )
         self._begun: Engine = self._root.execution_options(
-            isolation_level="READ COMMITTED", **{INTERNAL: True}
+            isolation_level="READ COMMITTED", postgresql_readonly=False, **{INTERNAL: True}
         )
         self._autocommit_suffices = True
         self._slots = Slots(_capacity(self._root))
@@ -199,9 +201,9 @@ class Admissions:
             try:
                 self._send_on(self.engine, lease, until)
             except DBAPIError as error:
-                # default_transaction_isolation of this role or database is another one, and a
-                # single statement cannot choose its own.
-                if Refusal.read(error.orig or error).sqlstate != ADMISSION_ISOLATION:
+                # This role or database has another default_transaction_isolation, or is read-only
+                # by default, and a single statement cannot choose for itself.
+                if Refusal.read(error.orig or error).sqlstate not in _OTHER_DEFAULTS:
                     raise
                 self._autocommit_suffices = False
             else:

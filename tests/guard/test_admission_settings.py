@@ -40,6 +40,19 @@ class TestSettingsOfTheRole:
         assert guard.acquire("account:2").token == 10, "a refusal is a refusal there, too"
 
     @pytest.mark.parametrize("level", ["read committed", "serializable"])
+    def test_a_session_that_is_read_only_by_default_does_not_hinder_it(
+        self, own_bank: Bank, make_engine: MakeEngine, locks: ScriptedLocks, level: str
+    ) -> None:
+        self.set(own_bank, f"default_transaction_isolation TO ''{level}''")
+        self.set(own_bank, "default_transaction_read_only TO on")
+        engine = make_engine(own_bank.url)
+        writing = engine.execution_options(postgresql_readonly=False)
+        with Guard(locks, engine).acquire("account:1") as lease, writing.begin() as connection:
+            assert own_bank.mark("account:1") == (1, lease.holder)
+            connection.execute(text("UPDATE accounts SET balance = 1 WHERE id = 1"))
+        assert own_bank.balance(1) == 1
+
+    @pytest.mark.parametrize("level", ["read committed", "serializable"])
     def test_one_that_waited_for_a_newer_one_sees_it(
         self, own_bank: Bank, make_engine: MakeEngine, locks: ScriptedLocks, level: str
     ) -> None:
