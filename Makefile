@@ -12,7 +12,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTEST_ARGS ?= -n auto --maxprocesses 4
 # The oldest PostgreSQL that is supported; Debian's postgresql-15 puts it there.
 POSTGRES_15 ?= /usr/lib/postgresql/15/bin
-ON_POSTGRES_15 := schema hooks guard coverage postgres poolers verify retention
+ON_POSTGRES_15 := schema attacks hooks guard coverage postgres poolers verify retention
 
 .PHONY: demo test test-oldest test-15 lint types imports check format clean
 .DEFAULT_GOAL := help
