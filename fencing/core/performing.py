@@ -44,13 +44,15 @@ class PlannedAdmissions(Protocol):
             GuardNotInstalledError: The database has no schema ``fencing``.
         """
 
-    def evict(self, lease: BaseLease, since: float) -> Sequence[int]:
+    def evict(self, lease: BaseLease, since: float, until: float) -> Sequence[int]:
         """End the backends that keep a lease's admission waiting under an older token.
 
         Args:
             lease: The lease.
             since: When its admission began to wait, in seconds since 1970 by the database's
                 clock: younger transactions are left alone.
+            until: How long to wait for a connection: a moment of :func:`fencing.clock.now`, in
+                seconds.
 
         Returns:
             The pids of those that were told to end.
@@ -70,7 +72,7 @@ class AsyncPlannedAdmissions(Protocol):
     async def aadmit(self, lease: BaseLease, until: float) -> None:
         """See :meth:`PlannedAdmissions.admit`."""
 
-    async def aevict(self, lease: BaseLease, since: float) -> Sequence[int]:
+    async def aevict(self, lease: BaseLease, since: float, until: float) -> Sequence[int]:
         """See :meth:`PlannedAdmissions.evict`."""
 
     async def amark(self, resource: str) -> int | None:
@@ -119,9 +121,9 @@ def _perform_step(step: Step, locks: LockService) -> object:
         case Admit(database, lease, until):
             sync = database.admissions
             sync.admit(lease, until)
-        case Evict(database, lease, since):
+        case Evict(database, lease, since, until):
             sync = database.admissions
-            return _told(lease, sync.evict(lease, since))
+            return _told(lease, sync.evict(lease, since, until))
         case RaiseToken(Lease() as lease, floor):
             locks.raise_token(lease, floor=floor)
         case Renew(Lease() as lease):
@@ -170,9 +172,9 @@ async def _perform_step_async(step: Step, locks: AsyncLockService) -> object:
         case Admit(database, lease, until):
             asynchronous = database.admissions
             await asynchronous.aadmit(lease, until)
-        case Evict(database, lease, since):
+        case Evict(database, lease, since, until):
             asynchronous = database.admissions
-            return _told(lease, await asynchronous.aevict(lease, since))
+            return _told(lease, await asynchronous.aevict(lease, since, until))
         case RaiseToken(AsyncLease() as lease, floor):
             await locks.raise_token(lease, floor=floor)
         case Renew(AsyncLease() as lease):

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fencing.clock import now
+from fencing.core.slots import NoSlotError
 from fencing.errors import (
     FencingUsageError,
     LeaseLostError,
@@ -123,12 +124,14 @@ class Admit:
 class Evict:
     """End the backends that keep the lease's admission waiting under an older token.
 
-    ``since`` is when it began to wait, by the database's clock. The outcome is their pids.
+    ``since`` is when it began to wait, by the database's clock; ``until`` is how long to wait for a
+    connection. The outcome is their pids.
     """
 
     database: PlannedDatabase
     lease: BaseLease
     since: float
+    until: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +329,8 @@ def _admit(
         try:
             yield Admit(database, lease, patience)
         except LockNotAcquiredError as blocked:
+            if evict_after is not None and _had_no_connection(blocked) and clock() < until:
+                continue  # it has waited for that only as long as for those who block it
             if evict_after is None or blocked.blocked_since is None or clock() >= until:
                 if denied is not None:
                     blocked.add_note(f"fencing: nobody was evicted: {denied}")
@@ -334,9 +339,13 @@ def _admit(
         else:
             return
         try:
-            yield Evict(database, lease, since)
+            yield Evict(database, lease, since, until)
         except FencingUsageError as error:
             denied = error  # they may still end by themselves
+
+
+def _had_no_connection(error: LockNotAcquiredError) -> bool:
+    return isinstance(error.__cause__, NoSlotError)
 
 
 def _raise_token(lease: BaseLease, mark: int) -> Generator[Step, Any, None]:

@@ -96,13 +96,15 @@ class Admissions:
         except NoSlotError as error:
             raise error.as_error(lease.resource) from error
 
-    def evict(self, lease: BaseLease, since: float) -> list[int]:
+    def evict(self, lease: BaseLease, since: float, until: float) -> list[int]:
         """End the backends that keep a lease's admission waiting under an older token.
 
         Args:
             lease: The lease.
             since: When its admission began to wait, in seconds since 1970 by the database's
                 clock: younger transactions are left alone.
+            until: How long to wait for a connection: a moment of :func:`fencing.clock.now`, in
+                seconds.
 
         Returns:
             The pids of those that were told to end.
@@ -112,15 +114,15 @@ class Admissions:
             FencingUsageError: This role may not end them.
         """
         try:
-            with self._slots.slot(now() + _GRACE):
+            with self._slots.slot(max(until, now() + _GRACE)):
                 return self._evict(lease, since)
         except NoSlotError as error:
             raise error.as_error(lease.resource) from error
 
-    async def aevict(self, lease: BaseLease, since: float) -> list[int]:
+    async def aevict(self, lease: BaseLease, since: float, until: float) -> list[int]:
         """:meth:`evict` for an async engine."""
         try:
-            async with self._slots.aslot(now() + _GRACE):
+            async with self._slots.aslot(max(until, now() + _GRACE)):
                 return await greenlet_spawn(self._evict, lease, since)
         except NoSlotError as error:
             raise error.as_error(lease.resource) from error

@@ -111,10 +111,12 @@ class Database(BaseDatabase):
             max(until, now() + _GRACE),
         )
 
-    def evict(self, lease: BaseLease, since: float) -> list[int]:
+    def evict(self, lease: BaseLease, since: float, until: float) -> list[int]:
         """See :meth:`fencing.core.performing.PlannedAdmissions.evict`."""
         return self._do(
-            lambda connection: evict(connection, lease, since), lease.resource, now() + _GRACE
+            lambda connection: evict(connection, lease, since),
+            lease.resource,
+            max(until, now() + _GRACE),
         )
 
     def mark(self, resource: str) -> int | None:
@@ -154,12 +156,12 @@ class AsyncDatabase(BaseDatabase):
             max(until, now() + _GRACE),
         )
 
-    async def aevict(self, lease: BaseLease, since: float) -> list[int]:
+    async def aevict(self, lease: BaseLease, since: float, until: float) -> list[int]:
         """See :meth:`Database.evict`."""
         return await self._do(
             lambda connection: evict_async(connection, lease, since),
             lease.resource,
-            now() + _GRACE,
+            max(until, now() + _GRACE),
         )
 
     async def amark(self, resource: str) -> int | None:

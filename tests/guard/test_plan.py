@@ -27,6 +27,7 @@ from fencing.core.plan import (
     acquire_admitted,
     admit_lease,
 )
+from fencing.core.slots import NoSlotError
 from fencing.request import AcquireRequest
 from tests.support.scripted import ScriptedLocks
 
@@ -243,6 +244,31 @@ class TestEviction:
         with pytest.raises(LockNotAcquiredError):
             play.acquire(evict_after=2)
         assert Evict not in play.kinds
+
+    def test_who_finds_no_connection_goes_on_for_as_long_as_he_may_wait(self) -> None:
+        clock = Clock()
+
+        def no_connection(_step: Admit) -> LockNotAcquiredError:
+            clock.time += 1
+            error = NoSlotError.as_error("x")
+            error.__cause__ = NoSlotError()
+            return error
+
+        play = Play(
+            clock,
+            Lock=[lease()],
+            Admit=[no_connection, self.blocked(clock), None],
+            Evict=[[7]],
+        )
+        began = clock.time
+        assert play.acquire(evict_after=1, blocking_timeout=5).admitted
+        assert play.kinds == [Lock, Admit, Admit, Evict, Admit]
+        assert play.steps[3].until - began == pytest.approx(5), "it keeps its turn"
+
+        play = Play(clock, Lock=[lease()], Admit=[no_connection] * 9)
+        with pytest.raises(LockNotAcquiredError, match="no connection was free"):
+            play.acquire(evict_after=1, blocking_timeout=3)
+        assert play.kinds == [Lock, Admit, Admit, Admit, GiveBack]
 
     def test_a_mark_that_has_moved_past_us_evicts_nobody_and_heals_as_ever(self) -> None:
         clock = Clock()
