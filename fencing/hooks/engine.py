@@ -25,6 +25,7 @@ from fencing.hooks.driver import (
     backend_pid,
     driver_of,
     forgets_idleness,
+    had_ended,
     has_ended,
     has_failed,
     is_autocommit,
@@ -236,7 +237,12 @@ class Hooks:
                 # SQLAlchemy's own, which follows, then finds nothing to do.
                 try:
                     connection.dialect.do_rollback(connection.connection)
-                except connection.dialect.loaded_dbapi.Error:
+                except Exception as error:
+                    # Older versions of SQLAlchemy pass some of asyncpg's on as they are.
+                    if not (
+                        isinstance(error, connection.dialect.loaded_dbapi.Error) or had_ended(error)
+                    ):
+                        raise
                     self._give_up(connection)
 
     def rollback_savepoint(self, connection: Connection, name: str, context: None) -> None:  # noqa: ARG002
