@@ -9,10 +9,19 @@ __all__ = ["raise_fence"]
 MAX_TOKEN = 2**53 - 1
 
 
+def read_token(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
+    """A token; what is none is not repeated, since it may be a URL that is in the wrong place."""
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= MAX_TOKEN:
+        raise click.BadParameter(
+            "it must be a whole number from 1 to 2^53 - 1, and come last: URL RESOURCE TOKEN"
+        )
+    return int(text)
+
+
 @click.command("raise")
 @click.argument("url")
 @click.argument("resource")
-@click.argument("token", type=click.IntRange(1, MAX_TOKEN))
+@click.argument("token", callback=read_token)
 @click.option(
     "--timeout",
     type=click.FloatRange(0.001, 86_400),

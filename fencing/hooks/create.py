@@ -14,7 +14,7 @@ from sqlalchemy.sql.ddl import SchemaDropper, SchemaGenerator
 
 from fencing.schema import ddl
 from fencing.schema.declaration import declaration_of
-from fencing.tables.changing import fence_table, unfence_table
+from fencing.tables.changing import fence_table
 from fencing.tables.found import Installed, covered, has_schema
 from fencing.tables.sending import send, transaction
 
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from fencing.schema.declaration import Declaration
 
 __all__: list[str] = []
-
-# As long as DROP TABLE would wait, in seconds.
-_FOR_EVER = 2_000_000.0
 
 _LOCK = "SELECT pg_advisory_xact_lock(6073413, 2)"
 
@@ -55,19 +52,18 @@ def _create_one(
         _fence(connection, _ddl_runner, [table])
 
 
-@event.listens_for(Table, "before_drop")
+@event.listens_for(Table, "after_drop")
 def _drop(table: Table, connection: Connection, _ddl_runner: object = None, **_: object) -> None:
-    """The function of a guard would outlive its table."""
+    """The triggers of a guard go with its table, and only with it; its function would be left."""
     if not isinstance(_ddl_runner, SchemaDropper) or declaration_of(table) is None:
         return
     if connection.dialect.name != "postgresql":
         return
     if not isinstance(connection, Connection):
-        _dump(connection, ddl.unfence_table(table.name, schema=table.schema))
+        _dump(connection, ddl.drop_unused())
         return
-    installed = Installed.in_database(connection)
-    if installed.is_current() and covered(connection, *_named(connection, table)) is False:
-        unfence_table(connection, table, lock_timeout=_FOR_EVER)
+    if Installed.in_database(connection).is_current():
+        send(connection, ddl.drop_unused())
 
 
 def _fence(connection: Connection, runner: object, tables: Iterable[Table]) -> None:

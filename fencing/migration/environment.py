@@ -198,6 +198,11 @@ def read_url(text: str | URL) -> URL:
         raise ValueError(
             "not a database URL; it looks like postgresql://user:password@host:5432/database"
         ) from None
+    if "@" in (url.host or ""):
+        raise ValueError(
+            "the database URL has more than one @: write one that belongs to the user or password "
+            "as %40"
+        )
     dialect, _, driver = url.drivername.partition("+")
     if dialect == "postgres":  # what libpq and many hosting services call it
         dialect = "postgresql"

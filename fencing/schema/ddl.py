@@ -27,6 +27,7 @@ __all__ = [
     "check_lock_timeout",
     "check_mode",
     "check_operations",
+    "drop_unused",
     "fence_table",
     "install",
     "maintain",
@@ -189,6 +190,11 @@ def unfence_table(table: str, *, schema: str | None = None, lock_timeout: float 
     """
     target = _regclass(table, schema)
     return [f"SELECT fencing.unfence_table({target}, {_milliseconds(lock_timeout)})"]
+
+
+def drop_unused() -> list[str]:
+    """Statements that drop what guards of tables have left behind that were dropped."""
+    return ["SELECT fencing.drop_unused()"]
 
 
 def maintain(table: str, *, schema: str | None = None, lock_timeout: float = 5.0) -> list[str]:

@@ -109,6 +109,18 @@ def test_drop_all_leaves_no_function_behind(engine, database):
     assert len(guards(database)) == 2
 
 
+def test_a_table_that_could_not_be_dropped_is_guarded_as_before(engine, database):
+    table = things()
+    table.create(engine)
+    with psycopg.connect(plain_url(database)) as raw:
+        raw.execute("CREATE VIEW looks AS SELECT * FROM things")
+    alone = engine.execution_options(isolation_level="AUTOCOMMIT")
+    for bind in (engine, alone):
+        with pytest.raises(sa.exc.InternalError, match="looks"):
+            table.drop(bind)
+        assert len(guards(database)) == len(functions(database)) == 1
+
+
 def test_a_table_whose_guard_was_taken_away_can_be_dropped(engine, database):
     table = things()
     table.metadata.create_all(engine)

@@ -153,3 +153,19 @@ def test_psycopg_has_nothing_to_do_with_it(owner):
     owner.execute("SELECT fencing.raise_fence('a', 3)")
     with pytest.raises(psycopg.Error, match="was presented with token 3"):
         owner.execute("SELECT fencing.raise_fence('a', 3)")
+
+
+def test_a_url_in_the_wrong_place_is_not_repeated(fenced_database):
+    url = make_url(fenced_database).set(password="secret").render_as_string(hide_password=False)
+    result = CliRunner().invoke(main, ["raise", "account:42", "5", url])
+    assert result.exit_code == 2
+    assert "secret" not in result.output
+    assert "URL RESOURCE TOKEN" in result.output
+
+
+def test_half_a_password_is_not_taken_for_a_host(fenced_database):
+    url = fenced_database.replace("postgres@", "postgres:half@secret@")
+    result = CliRunner().invoke(main, ["raise", url, "account:42", "5"])
+    assert result.exit_code == 1
+    assert "secret" not in result.output
+    assert "%40" in result.output

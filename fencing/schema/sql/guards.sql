@@ -188,6 +188,25 @@ END
 $fencing$
 --;
 
+-- Drops the functions of guards whose tables were dropped: they guard nothing.
+CREATE OR REPLACE FUNCTION fencing.drop_unused() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $fencing$
+DECLARE
+    v_function regprocedure;
+BEGIN
+    FOR v_function IN
+        SELECT p.oid FROM pg_proc AS p
+        WHERE p.pronamespace = CAST('fencing' AS regnamespace) AND starts_with(p.proname, 'guard_')
+            AND p.prorettype = CAST('trigger' AS regtype)
+            AND NOT EXISTS (SELECT FROM pg_trigger AS t WHERE t.tgfoid = p.oid)
+    LOOP
+        EXECUTE concat('DROP FUNCTION ', v_function);
+    END LOOP;
+END
+$fencing$
+--;
+
 -- fence_table(table, resource, operations, mode, lock_ms) -> void
 --
 --   Guards a table and all its parts. Rewrites nothing.
@@ -207,7 +226,6 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $fencing$
 DECLARE
     v_operations text[] := fencing.check_guard(p_table, p_operations, p_mode);
-    v_function   regprocedure;
 BEGIN
     PERFORM fencing.check_template(
         p_table, (SELECT t.columns FROM fencing.parse_template(p_resource, 'r') AS t));
@@ -222,15 +240,7 @@ BEGIN
             MESSAGE = concat(p_table, ' is fenced already'),
             HINT = 'Change its guard with op.alter_fence, or remove it with op.unfence_table.';
     END IF;
-    -- Functions of tables that were dropped since guard nothing.
-    FOR v_function IN
-        SELECT p.oid FROM pg_proc AS p
-        WHERE p.pronamespace = CAST('fencing' AS regnamespace) AND starts_with(p.proname, 'guard_')
-            AND p.prorettype = CAST('trigger' AS regtype)
-            AND NOT EXISTS (SELECT FROM pg_trigger AS t WHERE t.tgfoid = p.oid)
-    LOOP
-        EXECUTE concat('DROP FUNCTION ', v_function);
-    END LOOP;
+    PERFORM fencing.drop_unused();
     PERFORM fencing.render_guard(p_table, NULL, p_resource, v_operations, p_mode, false);
 END
 $fencing$
