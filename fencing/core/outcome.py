@@ -1,7 +1,8 @@
 """What has become of a transaction whose COMMIT was sent, and whose answer was lost.
 
-There is no I/O here: an inquiry yields questions, which are asked on a new connection, and gets
-their answers sent back; ``None`` where there was none. It never guesses:
+:func:`inquire` decides, without I/O: it yields questions, and gets their answers sent back,
+``None`` where there was none. :class:`Inquiry` has them asked, on connections apart. It never
+guesses:
 
 - With a *receipt*, a row that the transaction's entry has written, the answer is certain: the row
   is there, or it can never come any more.
@@ -12,19 +13,22 @@ their answers sent back; ``None`` where there was none. It never guesses:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+import asyncio
+import time
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fencing.clock import now
 from fencing.errors import COMMITTED, ROLLED_BACK, UNKNOWN
 from fencing.schema.names import IN_FLIGHT, OUTCOME, OUTCOME_OF
 
-__all__ = ["Ask", "Inquiry", "Pause", "inquire"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+__all__ = ["Asked", "Inquiry", "inquire"]
 
 _PAUSE = 0.02
 """How long to wait before asking again after a transaction that is still open, in seconds."""
-
 
 _MAX_MILLISECONDS = 2**31 - 1
 
@@ -44,12 +48,62 @@ class Pause:
     seconds: float
 
 
-Inquiry = Generator[Ask | Pause, Any, str]
+class Asked(Protocol):
+    """Who is asked: one row each, in a transaction of its own at READ COMMITTED."""
+
+    def ask(self, statement: str, values: dict[str, object]) -> tuple[Any, ...] | None:
+        """The row; ``None`` where it was not to be had."""
+
+    async def aask(self, statement: str, values: dict[str, object]) -> tuple[Any, ...] | None:
+        """:meth:`ask` of an async engine or connection."""
+
+
+class Inquiry:
+    """An inquiry after one transaction, which can be made as often as one likes.
+
+    Args:
+        asked: Who is asked.
+        stamp: What the transaction's entry has returned.
+        receipt: The id it entered with, if any.
+    """
+
+    def __init__(self, asked: Asked, stamp: str, receipt: str | None) -> None:
+        self._asked = asked
+        self._stamp = stamp
+        self._receipt = receipt
+
+    def ask(self, timeout: float) -> str:
+        """What has become of it."""
+        questions = inquire(self._stamp, self._receipt, timeout)
+        answer: tuple[Any, ...] | None = None
+        try:
+            while True:
+                match questions.send(answer):
+                    case Ask(statement, values):
+                        answer = self._asked.ask(statement, values)
+                    case Pause(seconds):
+                        time.sleep(seconds)
+        except StopIteration as end:
+            return str(end.value)
+
+    async def aask(self, timeout: float) -> str:
+        """:meth:`ask` of an async engine or connection."""
+        questions = inquire(self._stamp, self._receipt, timeout)
+        answer: tuple[Any, ...] | None = None
+        try:
+            while True:
+                match questions.send(answer):
+                    case Ask(statement, values):
+                        answer = await self._asked.aask(statement, values)
+                    case Pause(seconds):
+                        await asyncio.sleep(seconds)
+        except StopIteration as end:
+            return str(end.value)
 
 
 def inquire(
     stamp: str, receipt: str | None, timeout: float, clock: Callable[[], float] = now
-) -> Inquiry:
+) -> Generator[Ask | Pause, Any, str]:
     """Inquire after a transaction.
 
     Args:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fencing.core.outcome import Inquiry
 from fencing.errors import FencingError, StaleFenceError, UnfencedWriteError, WriteRefusedError
 from fencing.hooks.admission import INTERNAL
 from fencing.hooks.ambient import ambient_fences
 from fencing.hooks.driver import had_ended, is_broken
-from fencing.hooks.inquiring import EngineInquiry
 from fencing.hooks.transaction import Presentation
 from fencing.schema.refusals import Refusal
 
@@ -82,7 +82,7 @@ class Translation:
             )
         if context.is_disconnect:
             unknown = presentation.outcome_unknown(
-                refusal, EngineInquiry(self._admissions, presentation.stamp, presentation.receipt)
+                refusal, Inquiry(self._admissions, presentation.stamp, presentation.receipt)
             )
             if unknown is not None:
                 return unknown

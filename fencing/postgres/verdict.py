@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from fencing.core.outcome import Inquiry
 from fencing.errors import StaleFenceError, UnfencedWriteError
 from fencing.postgres.admission import read_mark, read_mark_async
-from fencing.postgres.inquiring import ConnectionInquiry
+from fencing.postgres.inquiring import NewConnections
 from fencing.schema.refusals import Refusal
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def _outcome_unknown(
 ) -> CommitOutcomeUnknownError | None:
     if presented is None or not connection.closed:
         return None
-    inquiry = ConnectionInquiry(_parameters(connection), presented.stamp, presented.receipt)
+    inquiry = Inquiry(NewConnections(_parameters(connection)), presented.stamp, presented.receipt)
     return presented.outcome_unknown(Refusal.read(error), inquiry)
 
 
