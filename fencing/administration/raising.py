@@ -55,7 +55,7 @@ def raise_fence(url: str, resource: str, token: int, *, timeout: float = 10.0) -
         sqlalchemy.exc.DBAPIError: The database cannot be reached, or refused.
     """
     from sqlalchemy import text  # noqa: PLC0415 -- `fencing --help` does without
-    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415
+    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415 -- the same
 
     check_resource(resource)
     with engine_of(url) as engine, engine.connect() as connection:

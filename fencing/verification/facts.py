@@ -151,7 +151,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A setting of this session, or the default of a role; see ``sql/settings.sql``."""
+    """A setting of the connection that looks, or a role's default; see ``sql/settings.sql``."""
 
     name: str
     value: str

@@ -1,4 +1,4 @@
--- Settings that matter: in this session, and as defaults of roles and databases.
+-- Settings that matter: of the connection that looks, and as defaults of roles and databases.
 SELECT s.name, s.setting AS value, NULL AS role
 FROM pg_settings AS s
 WHERE s.name IN ('max_prepared_transactions', 'synchronous_commit', 'fsync', 'full_page_writes',
