@@ -64,6 +64,21 @@ def trust_ends(asked_at: float, ttl: float) -> float:
     return asked_at + ttl - (ttl * _MARGIN_RATIO + _MARGIN_SECONDS)
 
 
+class _Process:
+    """Which process this is; asking the system takes longer than all of a deadline's check."""
+
+    def __init__(self) -> None:
+        self.notice()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.notice)
+
+    def notice(self) -> None:
+        self.pid = os.getpid()
+
+
+_process = _Process()
+
+
 class Scope(Protocol):
     """What a lease's ``with`` block means beyond holding the lock; a guard supplies one."""
 
@@ -101,7 +116,7 @@ class BaseLease:
         self.scope: Scope | None = None
         self._entered = False
         self._lost = False
-        self._pid = os.getpid()
+        self._pid = _process.pid
 
     def __repr__(self) -> str:
         state = "released" if self.released else "lost" if self.lost else f"{self.remaining:.3f} s"
@@ -130,7 +145,7 @@ class BaseLease:
     @property
     def is_foreign(self) -> bool:
         """Whether this is a copy that ``os.fork`` made: a child owns nothing of its parent."""
-        return self._pid != os.getpid()
+        return self._pid != _process.pid
 
     def raise_if_over(self) -> None:
         """Raise unless this process may still act under the lease.
@@ -139,6 +154,8 @@ class BaseLease:
             LeaseExpiredError: It has run out by our own clock.
             LeaseLostError: It was released, taken away, or belongs to a parent process.
         """
+        if not (self.released or self.lost):
+            return
         what = f"the lease on {self.resource!r} (token {self.token})"
         facts = {"resource": self.resource, "token": self.token}
         if self.is_foreign:
@@ -158,12 +175,11 @@ class BaseLease:
                 "it again and repeat the work from its first read",
                 **facts,  # type: ignore[arg-type]
             )
-        if self.expired:
-            raise LeaseExpiredError(
-                f"{what} ran out {now() - self.trusted_until:.3f} s ago by our own clock, so "
-                "nothing more was sent; acquire it again and repeat the work from its first read",
-                **facts,  # type: ignore[arg-type]
-            )
+        raise LeaseExpiredError(
+            f"{what} ran out {now() - self.trusted_until:.3f} s ago by our own clock, so "
+            "nothing more was sent; acquire it again and repeat the work from its first read",
+            **facts,  # type: ignore[arg-type]
+        )
 
     # What a lock service and a guard report to the lease.
 

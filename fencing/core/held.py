@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from fencing.core.whereabouts import Whereabouts
+from fencing.core.whereabouts import Whereabouts, current_task
 from fencing.errors import LockNotAcquiredError
 
 if TYPE_CHECKING:
@@ -52,8 +51,5 @@ class Held:
 
 
 def _key(resource: str) -> tuple[str, int, int]:
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:
-        task = None
+    task = current_task()
     return resource, threading.get_ident(), 0 if task is None else id(task)

@@ -62,13 +62,13 @@ class Presented:
         self.backend_pid = backend_pid
         self.committing = False
         self.begun_in = Whereabouts()
-        self.trusted_for = min((lease.remaining for lease in leases), default=0.0)
+        self.trusted_for = min([lease.remaining for lease in leases]) if leases else 0.0
         self.bounded_until = now() + self.trusted_for
 
     @property
     def claim(self) -> str:
         """The leases, as ``fencing.enter`` reads them."""
-        return " ".join(claim_item(x.resource, x.token, x.holder) for x in self.leases)
+        return " ".join([claim_item(x.resource, x.token, x.holder) for x in self.leases])
 
     @property
     def limit_ms(self) -> int:
@@ -92,7 +92,10 @@ class Presented:
     @property
     def lease_over(self) -> BaseLease | None:
         """A presented lease that nothing may be done under any more."""
-        return next((lease for lease in self.leases if lease.released or lease.lost), None)
+        for lease in self.leases:  # no generator: asked before each statement
+            if lease.released or lease.lost:
+                return lease
+        return None
 
     def may_be_overtaken(self, refusal: Refusal, *, disconnected: bool) -> bool:
         """Whether an error may mean that a newer holder is there: then the mark has to be asked.

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import weakref
 
-__all__ = ["Whereabouts"]
+__all__ = ["Whereabouts", "current_task"]
 
 
 class Whereabouts:
@@ -16,19 +16,20 @@ class Whereabouts:
 
     def __init__(self) -> None:
         # References, not idents: those are used again when a thread or task has ended.
-        task = _current_task()
+        task = current_task()
         self._thread = weakref.ref(threading.current_thread())
         self._task = None if task is None else weakref.ref(task)
 
     def is_here(self) -> bool:
         """Whether this is the thread and task that is running now."""
-        task = _current_task()
+        task = current_task()
         if self._thread() is not threading.current_thread():
             return False
         return task is None if self._task is None else self._task() is task
 
 
-def _current_task() -> asyncio.Task[object] | None:
+def current_task() -> asyncio.Task[object] | None:
+    """The running task; ``None`` where no event loop runs."""
     # asyncio.current_task() raises where no loop runs, which takes longer than all the rest.
     loop = asyncio._get_running_loop()  # noqa: SLF001 - documented, for event loops
     return None if loop is None else asyncio.current_task(loop)

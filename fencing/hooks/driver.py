@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 __all__ = [
-    "backend_pid", "driver_of", "forgets_idleness", "had_ended", "has_ended", "has_failed",
-    "is_autocommit", "is_broken", "is_idle", "is_read_only", "restart_idle_limit",
+    "adapted", "backend_pid", "driver_of", "forgets_idleness", "had_ended", "has_ended",
+    "has_failed", "is_autocommit", "is_broken", "is_idle", "is_read_only", "restart_idle_limit",
 ]  # fmt: skip
 
 # libpq's PGTransactionStatusType, and PGPipelineStatus.
-_IDLE, _IN_ERROR = 0, 3
+_IDLE, _IN_ERROR, _UNKNOWN = 0, 3, 4  # the last: of one that is closed
 _OFF = 0
 
 _HAS_TRANSACTION_TIMEOUT = 170000
@@ -26,19 +26,21 @@ _HAS_TRANSACTION_TIMEOUT = 170000
 _IN_FAILED_TRANSACTION = "25P02"
 
 
+# Some of these are asked once a transaction or more, so they take what the caller has at hand.
+
+
 def driver_of(connection: Connection) -> Any:  # noqa: ANN401 - psycopg's or asyncpg's
     """The driver's own connection, also of one that was detached from its pool."""
-    return connection.dialect.get_driver_connection(_adapted(connection))
+    return connection.dialect.get_driver_connection(adapted(connection))
 
 
 def is_idle(driver: Any) -> bool:  # noqa: ANN401
     """Whether no transaction is open on a driver's connection, nor a pipeline for one."""
-    if _is_closed(driver):
-        return True
     if _is_asyncpg(driver):
-        return not driver.is_in_transaction()
+        return bool(driver.is_closed() or not driver.is_in_transaction())
     pgconn = driver.pgconn
-    return bool(pgconn.transaction_status == _IDLE and pgconn.pipeline_status == _OFF)
+    status = pgconn.transaction_status
+    return bool((status == _IDLE and pgconn.pipeline_status == _OFF) or status == _UNKNOWN)
 
 
 def has_failed(connection: Connection) -> bool:
@@ -91,16 +93,16 @@ def had_ended(error: BaseException | None) -> bool:
     return "another operation (2) is in progress" in str(error)
 
 
-def is_autocommit(connection: Connection) -> bool:
-    """Whether the driver begins no transactions."""
-    return bool(_adapted(connection).autocommit)
+def is_autocommit(dbapi_connection: Any) -> bool:  # noqa: ANN401
+    """Whether the driver begins no transactions; asked of :func:`adapted`."""
+    return bool(dbapi_connection.autocommit)
 
 
-def is_read_only(connection: Connection) -> bool:
-    """Whether the driver begins READ ONLY transactions."""
-    adapted = _adapted(connection)
-    read_only = adapted.readonly if hasattr(adapted, "readonly") else adapted.read_only
-    return bool(read_only)
+def is_read_only(dbapi_connection: Any) -> bool:  # noqa: ANN401
+    """Whether the driver begins READ ONLY transactions; asked of :func:`adapted`."""
+    if hasattr(dbapi_connection, "readonly"):
+        return bool(dbapi_connection.readonly)
+    return bool(dbapi_connection.read_only)
 
 
 def forgets_idleness(connection: Connection) -> bool:
@@ -122,14 +124,13 @@ def restart_idle_limit(connection: Connection) -> None:
         cursor.close()
 
 
-def backend_pid(connection: Connection) -> int:
+def backend_pid(driver: Any) -> int:  # noqa: ANN401
     """PostgreSQL's pid of the session."""
-    driver = driver_of(connection)
-    pid: int = driver.get_server_pid() if _is_asyncpg(driver) else driver.info.backend_pid
+    pid: int = driver.get_server_pid() if _is_asyncpg(driver) else driver.pgconn.backend_pid
     return pid
 
 
-def _adapted(connection: Connection) -> Any:  # noqa: ANN401
+def adapted(connection: Connection) -> Any:  # noqa: ANN401
     """The connection as SQLAlchemy's dialect has it."""
     return connection.connection.dbapi_connection
 

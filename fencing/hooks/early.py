@@ -63,13 +63,13 @@ def declared_writes(context: ExecutionContext) -> Iterator[tuple[Table, str, Dec
             yield table, operation, declaration
 
 
-def _written(context: ExecutionContext) -> Iterator[object]:
-    if context.compiled is None:
-        return  # text(), and what went to the driver as it was
-    yield context.invoked_statement
+def _written(context: Any) -> list[object]:  # noqa: ANN401 - SQLAlchemy's default one knows more
+    # Without, it is a statement that went to the driver as it was.
+    ctes = getattr(context.compiled, "ctes", None)
+    if not (ctes or context.isinsert or context.isupdate or context.isdelete):
+        return []  # most statements; text(), too
     # A data-modifying CTE arrives inside a SELECT, or beside another write.
-    for cte in getattr(context.compiled, "ctes", None) or ():
-        yield cte.element
+    return [context.invoked_statement, *(cte.element for cte in ctes or ())]
 
 
 class GuardLook:

@@ -22,6 +22,7 @@ from fencing.errors import FencingError, FencingUsageError
 from fencing.hooks.admission import INTERNAL
 from fencing.hooks.ambient import is_suspended, nothing_is_ambient, presented_leases
 from fencing.hooks.driver import (
+    adapted,
     backend_pid,
     driver_of,
     forgets_idleness,
@@ -78,7 +79,7 @@ class Hooks:
         self._engine: weakref.ref[Engine] | None = None
         self._knows_server = False
         self._guards = GuardLook(_OURS)
-        self._given_up: weakref.WeakSet[Connection] = weakref.WeakSet()
+        self._given_up: weakref.WeakSet[Connection] | None = None
 
     def listen(self, engine: Engine) -> None:
         """Install the listeners on a root engine."""
@@ -114,13 +115,15 @@ class Hooks:
             raise
 
     def _present(self, connection: Connection) -> None:
-        if connection in self._given_up:
+        if self._given_up is not None and connection in self._given_up:
             # SQLAlchemy has connected it anew, and gives a connection its options only once.
             self._given_up.discard(connection)
             connection.dialect.set_connection_execution_options(
                 connection, connection.get_execution_options()
             )
-        self.observations.listen_to(driver_of(connection))  # it may be older than the guard
+        dbapi_connection = adapted(connection)
+        driver: Any = connection.dialect.get_driver_connection(dbapi_connection)
+        self.observations.listen_to(driver)  # it may be older than the guard
         explicit: tuple[Fence, ...] = connection.get_execution_options().get(EXPLICIT, ())
         if not explicit and nothing_is_ambient():
             self.presentations.drop(connection)
@@ -130,9 +133,9 @@ class Hooks:
         if not leases:
             if is_suspended(self._database):
                 why_not = "this block is suspended: nothing is presented in it"
-        elif why_not := _cannot_present(connection):
+        elif why_not := _cannot_present(dbapi_connection):
             leases = ()
-        pid = backend_pid(connection) if leases else 0
+        pid = backend_pid(driver) if leases else 0
         presentation = Presentation(
             connection, leases, why_not=why_not, backend_pid=pid, with_receipt=self.keeps_receipts
         )
@@ -140,7 +143,7 @@ class Hooks:
         if leases:
             for lease in leases:
                 lease.raise_if_over()
-            presentation.stamp = enter(connection, presentation.entry, _OURS)
+            presentation.stamp = enter(connection, driver, presentation.entry, _OURS)
             if not self._knows_server:
                 self._look_at_server(connection)
 
@@ -179,7 +182,7 @@ class Hooks:
         # what we know is of the transaction before, then.
         begun = connection.in_transaction()
         presentation = self.presentations.get(connection) if begun else None
-        if presentation is not None:
+        if presentation is not None and presentation.leases:
             self._check_deadlines(connection, presentation)
         for table, operation, declaration in declared_writes(context):
             self._guards.require(context, table, operation, declaration)
@@ -270,6 +273,8 @@ class Hooks:
         connection.invalidate()
         if detached and dbapi is not None:
             connection.dialect.do_terminate(dbapi)
+        if self._given_up is None:
+            self._given_up = weakref.WeakSet()
         self._given_up.add(connection)
 
     def _check_deadlines(self, connection: Connection, presentation: Presentation) -> None:
@@ -283,9 +288,9 @@ class Hooks:
         lease.raise_if_over()
 
 
-def _cannot_present(connection: Connection) -> str:
-    if is_autocommit(connection):
+def _cannot_present(dbapi_connection: Any) -> str:  # noqa: ANN401 - as the dialect has it
+    if is_autocommit(dbapi_connection):
         return "the connection is in AUTOCOMMIT mode, in which no lease can be presented"
-    if is_read_only(connection):
+    if is_read_only(dbapi_connection):
         return "the transaction is READ ONLY, in which no lease is presented"
     return ""

@@ -8,8 +8,7 @@ of our own. Their parameters hold a lease's nonce.
 from __future__ import annotations
 
 import re
-from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
@@ -19,12 +18,9 @@ from fencing.errors import FencingUsageError
 from fencing.lease import BaseLease
 from fencing.schema import names
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
 __all__ = [
-    "ADMIT", "ENTER", "EVICT", "MARK", "AnyConnection", "async_cursor", "async_pipeline", "begun",
-    "check_connection", "check_leases", "cursor", "is_idle", "named", "pipeline",
+    "ADMIT", "ENTER", "EVICT", "MARK", "AnyConnection", "async_cursor", "begun",
+    "check_connection", "check_leases", "cursor", "is_idle", "is_in_pipeline", "named",
     "raise_if_unfit", "stamp_of",
 ]  # fmt: skip
 
@@ -52,45 +48,8 @@ def async_cursor(connection: psycopg.AsyncConnection[Any]) -> psycopg.AsyncCurso
     return psycopg.AsyncCursor(connection, row_factory=tuple_row)
 
 
-@contextmanager
-def pipeline(connection: psycopg.Connection[Any]) -> Iterator[None]:
-    """A block whose statements are sent in one message, where that is as good as several.
-
-    psycopg ends a pipeline with a message that has no answer, and before version 17 a server takes
-    that for the end of the idleness that ``idle_in_transaction_session_timeout`` limits. Later ones
-    have ``transaction_timeout`` as well.
-    """
-    if not psycopg.Pipeline.is_supported() or not _has_transaction_timeout(connection):
-        yield
-        return
-    try:
-        with connection.pipeline():
-            yield
-    finally:
-        # An interrupt may leave answers unread, and then it cannot be left.
-        if not connection.closed and _in_pipeline(connection):
-            connection.close()
-
-
-@asynccontextmanager
-async def async_pipeline(connection: psycopg.AsyncConnection[Any]) -> AsyncIterator[None]:
-    """:func:`pipeline` of an asynchronous connection."""
-    if not psycopg.AsyncPipeline.is_supported() or not _has_transaction_timeout(connection):
-        yield
-        return
-    try:
-        async with connection.pipeline():
-            yield
-    finally:
-        if not connection.closed and _in_pipeline(connection):
-            await connection.close()
-
-
-def _has_transaction_timeout(connection: AnyConnection) -> bool:
-    return connection.info.server_version >= 170000  # noqa: PLR2004 - version 17.0
-
-
-def _in_pipeline(connection: AnyConnection) -> bool:
+def is_in_pipeline(connection: AnyConnection) -> bool:
+    """Whether a connection is open and in a pipeline."""
     return connection.pgconn.pipeline_status != PipelineStatus.OFF
 
 
@@ -155,7 +114,7 @@ def raise_if_unfit(connection: AnyConnection, function: str) -> None:
         raise FencingUsageError(
             f"postgres.{function}() was given a connection that is closed; use one that is open"
         )
-    if _in_pipeline(connection):
+    if is_in_pipeline(connection):
         raise FencingUsageError(
             f"postgres.{function}() was given a connection in pipeline mode, in which later "
             "statements are sent before an answer is there; call it outside the pipeline() block, "

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, overload
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from fencing.core.message import begin_and_enter
 from fencing.core.wire import ended_unasked
 from fencing.errors import FencingError, FencingUsageError
 from fencing.postgres.entry import Entry, latest_entry
 from fencing.postgres.statements import (
     ENTER,
     async_cursor,
-    async_pipeline,
     check_connection,
     check_leases,
     cursor,
     is_idle,
-    pipeline,
+    is_in_pipeline,
     raise_if_unfit,
     stamp_of,
 )
@@ -58,7 +58,7 @@ def transaction(
 
     ::
 
-        begin     BEGIN and entry, in one message from PostgreSQL 17 on
+        begin     BEGIN and entry, in one message
         end       the leases' deadlines are checked once more, then COMMIT
         error     ROLLBACK; a refusal of the database comes as an error of this package
 
@@ -94,6 +94,22 @@ def transaction(
     if isinstance(connection, psycopg.AsyncConnection):
         return _AsyncBlock(connection, leases, receipt=receipt)
     return _Block(connection, leases, receipt=receipt)
+
+
+class _BegunByEntry:
+    """Mixed into psycopg's transactions: BEGIN is left to the message that brings the entry."""
+
+    def _get_enter_commands(self) -> Iterator[bytes]:
+        if not psycopg.Pipeline.is_supported():
+            yield from super()._get_enter_commands()  # type: ignore[misc]
+
+
+class _Transaction(_BegunByEntry, psycopg.Transaction):
+    pass
+
+
+class _AsyncTransaction(_BegunByEntry, psycopg.AsyncTransaction):
+    pass
 
 
 class _BaseBlock:
@@ -148,18 +164,23 @@ class _Block(_BaseBlock, AbstractContextManager[psycopg.Transaction]):
     ) -> None:
         super().__init__(leases, receipt=receipt)
         self._connection = connection
-        self._transaction = psycopg.Transaction(connection)
+        self._transaction = _Transaction(connection)
 
     def __enter__(self) -> psycopg.Transaction:
-        entry = self._prepare(self._connection)
+        connection = self._connection
+        entry = self._prepare(connection)
         begun = False
         try:
-            with _begins_nothing(self._connection), pipeline(self._connection):
-                self._transaction.__enter__()
-                begun = True
-                entered = cursor(self._connection).execute(ENTER, entry.entry)
-            entry.stamp = stamp_of(entered.fetchone())
+            self._transaction.__enter__()
+            begun = True
+            if is_idle(connection):
+                with connection.lock:
+                    entry.stamp = connection.wait(begin_and_enter(connection, psycopg, entry.entry))
+            else:
+                entry.stamp = stamp_of(cursor(connection).execute(ENTER, entry.entry).fetchone())
         except BaseException as error:
+            if is_in_pipeline(connection):  # interrupted: answers are unread, it cannot be left
+                connection.close()
             if begun:
                 self._transaction.__exit__(type(error), error, error.__traceback__)
             self._raise_typed(error)
@@ -210,19 +231,26 @@ class _AsyncBlock(_BaseBlock, AbstractAsyncContextManager[psycopg.AsyncTransacti
     ) -> None:
         super().__init__(leases, receipt=receipt)
         self._connection = connection
-        self._transaction = psycopg.AsyncTransaction(connection)
+        self._transaction = _AsyncTransaction(connection)
 
     async def __aenter__(self) -> psycopg.AsyncTransaction:
-        entry = self._prepare(self._connection)
+        connection = self._connection
+        entry = self._prepare(connection)
         begun = False
         try:
-            with _begins_nothing(self._connection):
-                async with async_pipeline(self._connection):
-                    await self._transaction.__aenter__()
-                    begun = True
-                    entered = await async_cursor(self._connection).execute(ENTER, entry.entry)
-            entry.stamp = stamp_of(await entered.fetchone())
+            await self._transaction.__aenter__()
+            begun = True
+            if is_idle(connection):
+                async with connection.lock:
+                    entry.stamp = await connection.wait(
+                        begin_and_enter(connection, psycopg, entry.entry)
+                    )
+            else:
+                entered = await async_cursor(connection).execute(ENTER, entry.entry)
+                entry.stamp = stamp_of(await entered.fetchone())
         except BaseException as error:
+            if is_in_pipeline(connection):
+                await connection.close()
             if begun:
                 await self._transaction.__aexit__(type(error), error, error.__traceback__)
             await self._raise_typed(error)
@@ -261,22 +289,6 @@ class _AsyncBlock(_BaseBlock, AbstractAsyncContextManager[psycopg.AsyncTransacti
             typed = await resolve_async(error, self._entry, self._connection)
             if typed is not None:
                 raise typed from error
-
-
-@contextmanager
-def _begins_nothing(connection: AnyConnection) -> Iterator[None]:
-    """A block in which psycopg sends no BEGIN of its own accord.
-
-    Before the entry it would send one more, and wait for it: in a pipeline it does not know yet
-    that there is a transaction.
-    """
-    # Without the property, which refuses in a transaction: nothing may keep the mode as it is here.
-    before = connection._autocommit  # noqa: SLF001
-    try:
-        connection._autocommit = True  # noqa: SLF001
-        yield
-    finally:
-        connection._autocommit = before  # noqa: SLF001
 
 
 @overload

@@ -19,7 +19,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from sqlalchemy import create_engine, event, make_url, text
+from sqlalchemy import create_engine, event, make_url, select, text, update
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from fencing import Guard, postgres
@@ -31,7 +31,7 @@ from tests.support.scripted import ScriptedLocks
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sqlalchemy import Engine
+    from sqlalchemy import Engine, Executable
 
 ROWS = 1000
 TABLES = """
@@ -123,9 +123,9 @@ def single(url: Any, rounds: int) -> None:
                     row.balance += 1
                 session.commit()
 
-        def core(engine: Engine, statement: str) -> None:
+        def core(engine: Engine, statement: Executable) -> None:
             with engine.begin() as connection:
-                connection.execute(text(statement))
+                connection.execute(statement)
 
         def psycopg_bare(statement: bytes) -> None:
             with bare.transaction():
@@ -151,12 +151,26 @@ def single(url: Any, rounds: int) -> None:
                     lambda: orm(guarded, Account, write=True),
                 ),
                 "Core, read": (
-                    lambda: core(plain, read.format("plain")),
-                    lambda: core(guarded, read.format("accounts")),
+                    lambda: core(plain, select(Plain.balance).where(Plain.id == 42)),
+                    lambda: core(guarded, select(Account.balance).where(Account.id == 42)),
                 ),
                 "Core, write": (
-                    lambda: core(plain, write.format("plain")),
-                    lambda: core(guarded, write.format("accounts")),
+                    lambda: core(
+                        plain,
+                        update(Plain).where(Plain.id == 42).values(balance=Plain.balance + 1),
+                    ),
+                    lambda: core(
+                        guarded,
+                        update(Account).where(Account.id == 42).values(balance=Account.balance + 1),
+                    ),
+                ),
+                "text(), read": (
+                    lambda: core(plain, text(read.format("plain"))),
+                    lambda: core(guarded, text(read.format("accounts"))),
+                ),
+                "text(), write": (
+                    lambda: core(plain, text(write.format("plain"))),
+                    lambda: core(guarded, text(write.format("accounts"))),
                 ),
                 "psycopg, read": (
                     lambda: psycopg_bare(read.format("plain").encode()),

@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from fencing import Guard, StaleFenceError
+from fencing.core import message
 from fencing.hooks import entry
 from tests.support.bank import Account, Bank, presented
 from tests.support.databases import plain_url
@@ -131,13 +132,13 @@ def test_nobody_sees_the_nonce_in_a_list_of_statements(
 
 @contextmanager
 def interrupted_before_line(number: int) -> Iterator[list[str]]:
-    """Raise in the n-th line that is run in the module of entries; yields those that were."""
+    """Raise in the n-th line that is run of what enters; yields those that were."""
     lines: list[str] = []
 
     def trace(frame: FrameType, happened: str, _: object) -> object:
-        if frame.f_code.co_filename != entry.__file__:
+        if frame.f_code.co_filename not in (entry.__file__, message.__file__):
             return None
-        line = linecache.getline(entry.__file__, frame.f_lineno).strip()
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
         # Python runs the line of a block again at its end, where no signal would be handled.
         if happened == "line" and not line.startswith(("with ", "async with ")):
             lines.append(line)

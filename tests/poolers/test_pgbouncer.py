@@ -140,8 +140,8 @@ class TestNothingLeaks:
             session.get_one(BareAccount, account).balance -= 10
             session.flush()
             pid = session.scalar(text("SELECT pg_backend_pid()"))
-            limit = session.scalar(text("SELECT current_setting('statement_timeout')"))
-            assert limit != before["statement_timeout"][0]
+            limit = "client_connection_check_interval"
+            assert session.scalar(text(f"SHOW {limit}")) != before[limit][0]
             getattr(session, end)()
         assert second.execute("SELECT pg_backend_pid()").fetchone() == (pid,)
         claim = second.execute("SELECT current_setting('fencing.claim', true)").fetchone()

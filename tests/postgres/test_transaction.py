@@ -300,7 +300,8 @@ async def test_its_limits_are_the_trust_that_is_left(side, connection, guard, re
         rows = await side.execute(
             connection,
             "SELECT EXTRACT(epoch FROM CAST(setting AS interval)) FROM (SELECT "
-            "current_setting('idle_in_transaction_session_timeout') AS setting) AS s",
+            "coalesce(current_setting('transaction_timeout', true), "
+            "current_setting('idle_in_transaction_session_timeout')) AS setting) AS s",
         )
     assert 15 < rows[0][0] < 20
 

@@ -10,31 +10,24 @@
 --              an admission
 --
 --   Sets, for this transaction only and never longer than they are, the limits that end it when
---   its holder is paused, so that a successor need not wait for ever. It runs once a transaction:
---   where a query could say it shorter, expressions that need no plan are used.
+--   its holder is paused, so that a successor need not wait for ever.
+--
+--   It runs once a transaction, so what is common is said in expressions that need no plan:
+--   PERFORM and SELECT INTO do. What is rare is in functions of its own.
 CREATE OR REPLACE FUNCTION fencing.enter(p_leases text, p_limit_ms integer, p_receipt uuid)
 RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $fencing$
 DECLARE
-    v_stamp        text := fencing.stamp();
-    v_items        text[] := string_to_array(p_leases, ' ');
-    v_item         text;
-    v_resource     text;
-    v_claimed      text;
-    v_found        text;
-    v_lock_timeout text := current_setting('lock_timeout');
-    v_lock_ms      double precision := 0;
-    v_left         double precision;
-    v_linux        boolean;
-    v_setting      text;
-    v_text         text;
-    v_limit        double precision;
-    v_set_ms       double precision;
+    v_stamp    text := fencing.stamp();
+    v_items    text[] := string_to_array(p_leases, ' ');
+    v_item     text;
+    v_resource text;
+    v_claimed  text;
+    v_found    text;
+    v_left     double precision;
+    v_text     text;
 BEGIN
-    IF v_lock_timeout <> '0' THEN
-        v_lock_ms := EXTRACT(epoch FROM CAST(v_lock_timeout AS interval)) * 1000;
-    END IF;
     -- In the order of their locks, everywhere: two transactions cannot wait for each other.
     IF cardinality(v_items) > 1 THEN
         v_items := ARRAY(
@@ -45,14 +38,12 @@ BEGIN
     FOREACH v_item IN ARRAY v_items LOOP
         v_resource := convert_from(decode(split_part(v_item, '=', 1), 'hex'), 'UTF8');
         v_claimed := split_part(v_item, '=', 2);
-        -- What is left of the trust; it is one for all the locks. 0 would disable a limit.
-        v_left := greatest(1, floor(
-            p_limit_ms - EXTRACT(epoch FROM clock_timestamp() - statement_timestamp()) * 1000));
-        IF p_limit_ms IS NOT NULL AND (v_lock_ms = 0 OR v_lock_ms > v_left) THEN
-            v_text := set_config('lock_timeout', CAST(v_left AS text), true);
+        -- Refused while an admission holds the lock, and while one waits for it.
+        IF NOT (pg_try_advisory_xact_lock_shared(fencing.lock_key(v_resource))
+            AND pg_try_advisory_xact_lock_shared(fencing.identity_key(v_resource)))
+        THEN
+            PERFORM fencing.await_admission(v_resource, p_limit_ms);
         END IF;
-        PERFORM pg_advisory_xact_lock_shared(fencing.lock_key(v_resource)),
-                pg_advisory_xact_lock_shared(fencing.identity_key(v_resource));
         SELECT concat(f.token, '.', f.holder) INTO v_found
             FROM fencing.fence AS f WHERE f.resource = v_resource;
         IF v_found IS DISTINCT FROM v_claimed THEN
@@ -60,53 +51,103 @@ BEGIN
                 NULL, v_resource, CAST(split_part(v_claimed, '.', 1) AS bigint));
         END IF;
     END LOOP;
-    v_text := set_config('lock_timeout', v_lock_timeout, true);
-    v_text := set_config('fencing.claim', concat(v_stamp, ' ', array_to_string(v_items, ' ')), true);
+    v_text := set_config('fencing.claim', concat(v_stamp, ' ', p_leases), true);
 
     IF p_limit_ms IS NOT NULL THEN
-        v_left := greatest(1, floor(
-            p_limit_ms - EXTRACT(epoch FROM clock_timestamp() - statement_timestamp()) * 1000));
-        v_linux := strpos(version(), 'linux') > 0;
-        FOREACH v_setting IN ARRAY ARRAY[
-            'idle_in_transaction_session_timeout', 'statement_timeout', 'transaction_timeout',
-            'tcp_user_timeout', 'client_connection_check_interval']
-        LOOP
-            v_text := current_setting(v_setting, true);
-            v_limit := v_left;
-            v_set_ms := 0;
-            IF v_setting = 'tcp_user_timeout' THEN
-                -- The only limit on a server that is sending rows to a client which does not read
-                -- them: it looks at no other until they are sent. Needs TCP, and Linux. Not below
-                -- a second: it would take a slow answer for a dead client.
-                CONTINUE WHEN NOT v_linux;
-                v_limit := greatest(v_left, 1000);
-                -- Shown as the socket has it, in milliseconds and without a unit.
-                v_set_ms := CAST(v_text AS double precision);
-            ELSE
-                -- NULL where this server does not have it: transaction_timeout came with 17.
-                CONTINUE WHEN v_text IS NULL;
-                IF v_setting = 'client_connection_check_interval' THEN
-                    -- Not a limit but how often the server looks whether the client is still
-                    -- there; needs a platform that can tell.
-                    CONTINUE WHEN NOT v_linux AND version() ~ '(Visual C|windows|mingw)';
-                    v_limit := least(v_left, 500);
-                END IF;
-                IF v_text <> '0' THEN
-                    v_set_ms := EXTRACT(epoch FROM CAST(v_text AS interval)) * 1000;
-                END IF;
-            END IF;
-            CONTINUE WHEN v_set_ms > 0 AND v_set_ms <= v_limit;
-            IF v_setting = 'transaction_timeout' AND v_set_ms > 0 THEN
-                -- A timer that is running is not shortened; it has to be stopped first.
-                v_text := set_config(v_setting, '0', true);
-            END IF;
-            v_text := set_config(v_setting, CAST(v_limit AS text), true);
-        END LOOP;
+        v_left := fencing.limit_left(p_limit_ms);
+        IF current_setting('transaction_timeout', true) = '0'
+            AND current_setting('client_connection_check_interval') = '0'
+            AND inet_client_addr() IS NULL AND strpos(version(), 'linux') > 0
+        THEN
+            -- What limit_transaction() comes to over a Unix socket where nobody has set a limit.
+            v_text := concat(
+                set_config('transaction_timeout', CAST(v_left AS text), true),
+                set_config('client_connection_check_interval',
+                           CAST(least(v_left, 500) AS text), true));
+        ELSE
+            PERFORM fencing.limit_transaction(v_left);
+        END IF;
     END IF;
     IF p_receipt IS NOT NULL THEN
         INSERT INTO fencing.receipt (id) VALUES (p_receipt);
     END IF;
     RETURN v_stamp;
+END
+$fencing$
+--;
+-- What is left of a limit that was told when this statement was sent, in milliseconds; 0 would
+-- disable it.
+CREATE OR REPLACE FUNCTION fencing.limit_left(p_limit_ms integer) RETURNS double precision
+LANGUAGE sql VOLATILE
+AS $fencing$
+    SELECT greatest(1, pg_catalog.floor(p_limit_ms - 1000 * pg_catalog.date_part(
+        'epoch', pg_catalog.clock_timestamp() - pg_catalog.statement_timestamp())))
+$fencing$
+--;
+-- Waits for an admission as long as trust lasts, and not longer than the transaction waits for
+-- any lock; then the entry's locks are ours.
+CREATE OR REPLACE FUNCTION fencing.await_admission(p_resource text, p_limit_ms integer) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $fencing$
+DECLARE
+    v_before text := current_setting('lock_timeout');
+    v_left   double precision := fencing.limit_left(p_limit_ms);
+BEGIN
+    IF p_limit_ms IS NOT NULL
+        AND (v_before = '0' OR EXTRACT(epoch FROM CAST(v_before AS interval)) * 1000 > v_left)
+    THEN
+        PERFORM set_config('lock_timeout', CAST(v_left AS text), true);
+    END IF;
+    PERFORM pg_advisory_xact_lock_shared(fencing.lock_key(p_resource)),
+            pg_advisory_xact_lock_shared(fencing.identity_key(p_resource));
+    PERFORM set_config('lock_timeout', v_before, true);
+END
+$fencing$
+--;
+-- The limits of this transaction: never longer than they are, nor than so many milliseconds.
+CREATE OR REPLACE FUNCTION fencing.limit_transaction(p_left double precision) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $fencing$
+DECLARE
+    v_linux   boolean := strpos(version(), 'linux') > 0;
+    -- From version 17 one limit is enough. Before, two that begin anew with each statement.
+    v_names   text[] := CASE WHEN current_setting('transaction_timeout', true) IS NULL
+        THEN ARRAY['idle_in_transaction_session_timeout', 'statement_timeout']
+        ELSE ARRAY['transaction_timeout'] END;
+    v_setting text;
+    v_text    text;
+    v_limit   double precision;
+    v_set_ms  double precision;
+BEGIN
+    -- Not a limit but how often the server looks whether the client is still there; needs a
+    -- platform that can tell.
+    IF v_linux OR version() !~ '(Visual C|windows|mingw)' THEN
+        v_names := array_append(v_names, 'client_connection_check_interval');
+    END IF;
+    -- The only limit on a server that is sending rows to a client which does not read them: it
+    -- looks at no other until they are sent. Needs TCP, and Linux.
+    IF v_linux AND inet_client_addr() IS NOT NULL THEN
+        v_names := array_append(v_names, 'tcp_user_timeout');
+    END IF;
+    FOREACH v_setting IN ARRAY v_names LOOP
+        v_text := current_setting(v_setting);
+        v_limit := CASE v_setting
+            WHEN 'client_connection_check_interval' THEN least(p_left, 500)
+            -- Not below a second: it would take a slow answer for a dead client.
+            WHEN 'tcp_user_timeout' THEN greatest(p_left, 1000)
+            ELSE p_left END;
+        v_set_ms := CASE
+            WHEN v_text = '0' THEN 0
+            -- Shown as the socket has it, in milliseconds and without a unit.
+            WHEN v_setting = 'tcp_user_timeout' THEN CAST(v_text AS double precision)
+            ELSE EXTRACT(epoch FROM CAST(v_text AS interval)) * 1000 END;
+        CONTINUE WHEN v_set_ms > 0 AND v_set_ms <= v_limit;
+        IF v_setting = 'transaction_timeout' AND v_set_ms > 0 THEN
+            -- A timer that is running is not shortened; it has to be stopped first.
+            v_text := set_config(v_setting, '0', true);
+        END IF;
+        v_text := set_config(v_setting, CAST(v_limit AS text), true);
+    END LOOP;
 END
 $fencing$
 --;

@@ -1,0 +1,151 @@
+# ruff: noqa: ANN401 - connections are the driver's
+"""BEGIN and entry in one message, on a connection of psycopg's.
+
+They are sent in a pipeline of libpq's own: a round trip less for every transaction. Neither
+``connection.pipeline()``, which costs more than it saves on a local socket and ends with a message
+that before PostgreSQL 17 stops the limit on idleness, nor one simple query, whose text would hold
+the lease's nonce, for everybody to read in ``pg_stat_activity``.
+
+Its statement is prepared once a connection, unless psycopg's ``prepare_threshold`` is ``None``, as
+it is set behind poolers that do not know of prepared statements.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from fencing.schema.names import ENTER
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+__all__ = ["begin_and_enter", "goes_in_one_message"]
+
+_STATEMENT = (
+    ENTER.replace(":leases", "$1").replace(":limit_ms", "$2").replace(":receipt", "$3").encode()
+)
+
+_NAME = b"fencing_enter"
+_prepared: weakref.WeakSet[Any] = weakref.WeakSet()
+_unprepared: weakref.WeakSet[Any] = weakref.WeakSet()
+# No such statement, or one that somebody else has left.
+_NOT_PREPARED = {b"26000", b"42P05"}
+
+# Of libpq: PGPipelineStatus, PGTransactionStatusType, ExecStatusType; of psycopg: Wait.
+_OFF, _IDLE, _FATAL_ERROR, _PIPELINE_SYNC = 0, 0, 7, 10
+_TO_READ, _TO_READ_OR_WRITE = 1, 3
+_SQLSTATE = ord("C")  # PG_DIAG_SQLSTATE
+
+
+def goes_in_one_message(driver: Any, dbapi: Any) -> bool:
+    """Whether it can be done.
+
+    Args:
+        driver: The connection.
+        dbapi: The module it comes from.
+    """
+    pgconn = getattr(driver, "pgconn", None)
+    return (
+        pgconn is not None
+        and pgconn.transaction_status == _IDLE
+        and pgconn.pipeline_status == _OFF
+        and bool(dbapi.capabilities.has_pipeline())
+    )
+
+
+def begin_and_enter(driver: Any, dbapi: Any, entry: dict[str, object]) -> Generator[Any, Any, str]:
+    """Begin a transaction and present leases in it; for ``connection.wait()``, under its lock.
+
+    If that is interrupted, the connection may be left in a pipeline, and in a transaction.
+
+    Args:
+        driver: A connection that :func:`goes_in_one_message`.
+        dbapi: The module it comes from.
+        entry: The parameters of ``fencing.enter``.
+
+    Returns:
+        What tells the transaction from every other.
+
+    Raises:
+        psycopg.Error: As psycopg raises it; the transaction has failed then.
+    """
+    values = [None if value is None else str(value).encode() for value in entry.values()]
+    is_prepared = driver.prepare_threshold is not None and driver not in _unprepared
+    result = yield from _send(driver, values, is_prepared=is_prepared)
+    if is_prepared and result.error_field(_SQLSTATE) in _NOT_PREPARED:
+        # Somebody has deallocated it, or the connection is not always the same one.
+        _unprepared.add(driver)
+        yield from _run(driver.pgconn, (b"ROLLBACK", None))
+        result = yield from _send(driver, values, is_prepared=False)
+    if result.status == _FATAL_ERROR:
+        raise dbapi.errors.error_from_result(result)
+    stamp: str = result.get_value(0, 0).decode()
+    return stamp
+
+
+def _send(
+    driver: Any, values: list[bytes | None], *, is_prepared: bool
+) -> Generator[int, int, Any]:
+    """Send both; return entry's result, or the error of what has failed first."""
+    pgconn = driver.pgconn
+    begin = (_begin(driver), None)
+    if not is_prepared:
+        return (yield from _run(pgconn, begin, (_STATEMENT, values)))
+    is_new = driver not in _prepared
+    result = yield from _run(pgconn, begin, (_NAME, values), prepare=is_new)
+    if is_new and result.status != _FATAL_ERROR:
+        _prepared.add(driver)
+    return result
+
+
+def _run(
+    pgconn: Any, *statements: tuple[bytes, list[bytes | None] | None], prepare: bool = False
+) -> Generator[int, int, Any]:
+    """Run statements, of which one may be the prepared one; return as :func:`_send`."""
+    pgconn.enter_pipeline_mode()
+    for statement, values in statements:
+        if statement != _NAME:
+            pgconn.send_query_params(statement, values)
+            continue
+        if prepare:
+            pgconn.send_prepare(_NAME, _STATEMENT)
+        pgconn.send_query_prepared(_NAME, values)
+    return (yield from _result(pgconn))
+
+
+def _result(pgconn: Any) -> Generator[int, int, Any]:
+    """End the pipeline; return what its last statement has answered, or the first error."""
+    pgconn.pipeline_sync()
+    while pgconn.flush():
+        if (yield _TO_READ_OR_WRITE) & _TO_READ:
+            pgconn.consume_input()
+    found: Any = None
+    while True:
+        while pgconn.is_busy():
+            yield _TO_READ
+            pgconn.consume_input()
+        result = pgconn.get_result()
+        if result is None:  # the end of one statement
+            continue
+        if result.status == _PIPELINE_SYNC:
+            pgconn.exit_pipeline_mode()
+            return found
+        # After an error come only results that say they were not looked at.
+        if found is None or found.status != _FATAL_ERROR:
+            found = result
+
+
+def _begin(driver: Any) -> bytes:
+    """BEGIN as psycopg would send it."""
+    isolation, read_only, deferrable = driver.isolation_level, driver.read_only, driver.deferrable
+    if isolation is None and read_only is None and deferrable is None:
+        return b"BEGIN"
+    words = ["BEGIN"]
+    if isolation is not None:
+        words.append("ISOLATION LEVEL " + isolation.name.replace("_", " "))
+    if read_only is not None:
+        words.append("READ ONLY" if read_only else "READ WRITE")
+    if deferrable is not None:
+        words.append("DEFERRABLE" if deferrable else "NOT DEFERRABLE")
+    return " ".join(words).encode()
