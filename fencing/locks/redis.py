@@ -7,16 +7,13 @@
         ...                                  # lease.token is greater than every earlier one
 
 What is asked, what an answer means and what happens when none comes is decided in
-:mod:`fencing.locks.steps`, which also states the rules; here it is only performed. The two shells
-differ in nothing but ``await``, except that an async clean-up is seen through even while its task
-is being cancelled.
+:mod:`fencing.locks.steps`, which also states the rules; :mod:`fencing.locks.performing` performs
+it.
 """
 
 from __future__ import annotations
 
-import asyncio
-import time
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import redis
 import redis.asyncio
@@ -24,24 +21,18 @@ import redis.asyncio
 from fencing.clock import now
 from fencing.lease import AsyncLease, Lease, new_holder
 from fencing.locks import steps
-from fencing.locks.asking import Pause, Reply
-from fencing.locks.clients import AsyncSibling, Sibling
-from fencing.locks.scripts import check_namespace, keys_of
+from fencing.locks.performing import AsyncPerformer, Performer
+from fencing.locks.scripts import check_namespace
 from fencing.locks.steps import Grant
-from fencing.locks.trouble import REDIS_ERRORS, trouble_of
 from fencing.request import AcquireRequest, check_floor, check_ttl
 from fencing.service import Acquisition
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
     from types import TracebackType
 
-    from fencing.locks.asking import Ask, Step, Steps
     from fencing.locks.clients import AnyAsyncClient, AnyClient
 
 __all__ = ["AsyncRedisLockService", "RedisLockService"]
-
-T = TypeVar("T")
 
 
 class RedisLockService:
@@ -66,7 +57,7 @@ class RedisLockService:
 
     def __init__(self, client: AnyClient, *, namespace: str = "fencing") -> None:
         self.namespace = check_namespace(namespace)
-        self._redis = Sibling(client)
+        self._redis = Performer(client, self.namespace)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} namespace={self.namespace!r}>"
@@ -146,7 +137,7 @@ class RedisLockService:
         """
         check_ttl(ttl)
         lease.raise_if_over()
-        self._run(steps.renew(lease, ttl, started_at=now()), lease.resource)
+        self._redis.perform(steps.renew(lease, ttl, started_at=now()), lease.resource)
 
     def release(self, lease: Lease) -> None:
         """Give a lease back; nothing can be done under it afterwards, whatever is raised.
@@ -155,7 +146,7 @@ class RedisLockService:
             LeaseLostError: It had been lost before.
             LockServiceError: Redis could not be told; the lock ends by its ttl.
         """
-        self._run(steps.release(lease, started_at=now()), lease.resource)
+        self._redis.perform(steps.release(lease, started_at=now()), lease.resource)
 
     def raise_token(self, lease: Lease, *, floor: int) -> None:
         """Give a lease that is still ours a new token, greater than ``floor``.
@@ -167,7 +158,7 @@ class RedisLockService:
         """
         check_floor(floor)
         lease.raise_if_over()
-        self._run(steps.raise_token(lease, floor, started_at=now()), lease.resource)
+        self._redis.perform(steps.raise_token(lease, floor, started_at=now()), lease.resource)
 
     def close(self) -> None:
         """Close the service's connections; another call opens them again."""
@@ -186,39 +177,12 @@ class RedisLockService:
 
     def _acquire(self, request: AcquireRequest) -> Lease | steps.Held:
         holder = new_holder()
-        outcome = self._run(
+        outcome = self._redis.perform(
             steps.acquire(request, holder=holder, started_at=now()), request.resource
         )
         if isinstance(outcome, Grant):
             return Lease(self, **_facts(request, holder, outcome))
         return outcome
-
-    def _run(self, call: Steps[T], resource: str) -> T:
-        keys = keys_of(self.namespace, resource)
-        sent: Reply | float | None = None
-        failure: BaseException | None = None
-        while True:
-            try:
-                step = call.send(sent) if failure is None else call.throw(failure)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            finally:
-                sent = failure = None  # a traceback that holds itself would outlive the call
-            try:
-                sent = self._perform(step, keys)
-            except BaseException as error:  # noqa: BLE001 - the core decides about every one
-                failure = error
-
-    def _perform(self, step: Step, keys: tuple[bytes, ...]) -> Reply | float:
-        if isinstance(step, Pause):
-            time.sleep(step.seconds)
-            return now()
-        asked_at = now()
-        try:
-            answer = self._redis.run(step.script, keys, _encoded(step), asked_at + step.within)
-        except REDIS_ERRORS as error:
-            raise trouble_of(error, at=now()) from error
-        return Reply(_texts(answer), asked_at, now())
 
 
 class AsyncRedisLockService:
@@ -230,7 +194,7 @@ class AsyncRedisLockService:
 
     def __init__(self, client: AnyAsyncClient, *, namespace: str = "fencing") -> None:
         self.namespace = check_namespace(namespace)
-        self._redis = AsyncSibling(client)
+        self._redis = AsyncPerformer(client, self.namespace)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} namespace={self.namespace!r}>"
@@ -291,17 +255,17 @@ class AsyncRedisLockService:
         """See :meth:`RedisLockService.renew`."""
         check_ttl(ttl)
         lease.raise_if_over()
-        await self._run(steps.renew(lease, ttl, started_at=now()), lease.resource)
+        await self._redis.perform(steps.renew(lease, ttl, started_at=now()), lease.resource)
 
     async def release(self, lease: AsyncLease) -> None:
         """See :meth:`RedisLockService.release`."""
-        await self._run(steps.release(lease, started_at=now()), lease.resource)
+        await self._redis.perform(steps.release(lease, started_at=now()), lease.resource)
 
     async def raise_token(self, lease: AsyncLease, *, floor: int) -> None:
         """See :meth:`RedisLockService.raise_token`."""
         check_floor(floor)
         lease.raise_if_over()
-        await self._run(steps.raise_token(lease, floor, started_at=now()), lease.resource)
+        await self._redis.perform(steps.raise_token(lease, floor, started_at=now()), lease.resource)
 
     async def aclose(self) -> None:
         """Close the service's connections; another call opens them again."""
@@ -320,70 +284,12 @@ class AsyncRedisLockService:
 
     async def _acquire(self, request: AcquireRequest) -> AsyncLease | steps.Held:
         holder = new_holder()
-        outcome = await self._run(
+        outcome = await self._redis.perform(
             steps.acquire(request, holder=holder, started_at=now()), request.resource
         )
         if isinstance(outcome, Grant):
             return AsyncLease(self, **_facts(request, holder, outcome))
         return outcome
-
-    async def _run(self, call: Steps[T], resource: str) -> T:
-        keys = keys_of(self.namespace, resource)
-        sent: Reply | float | None = None
-        failure: BaseException | None = None
-        while True:
-            try:
-                step = call.send(sent) if failure is None else call.throw(failure)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            finally:
-                sent = failure = None  # a traceback that holds itself would outlive the call
-            try:
-                work = self._perform(step, keys)
-                sent = await (_see_through(work) if step.see_through else work)
-            except BaseException as error:  # noqa: BLE001 - the core decides about every one
-                failure = error
-
-    async def _perform(self, step: Step, keys: tuple[bytes, ...]) -> Reply | float:
-        if isinstance(step, Pause):
-            await asyncio.sleep(step.seconds)
-            return now()
-        asked_at = now()
-        try:
-            answer = await self._redis.run(
-                step.script, keys, _encoded(step), asked_at + step.within
-            )
-        except REDIS_ERRORS as error:
-            raise trouble_of(error, at=now()) from error
-        return Reply(_texts(answer), asked_at, now())
-
-
-async def _see_through(work: Coroutine[Any, Any, T]) -> T:
-    """Await work that a cancellation must not stop; pass the cancellation on afterwards."""
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        task.exception()  # looked at, so that nobody complains that nobody did
-        raise cancelled
-    return task.result()
-
-
-def _encoded(step: Ask) -> list[bytes]:
-    # Bytes, because a client encodes a ``str`` in whatever encoding it was configured with.
-    return [argument.encode() for argument in step.arguments]
-
-
-def _texts(answer: object) -> list[str]:
-    """An answer as a list of texts, whatever it is; the core judges it."""
-    facts = answer if isinstance(answer, list) else [answer]
-    return [
-        fact.decode(errors="replace") if isinstance(fact, bytes) else str(fact) for fact in facts
-    ]
 
 
 def _facts(request: AcquireRequest, holder: str, grant: Grant) -> dict[str, Any]:

@@ -1,0 +1,143 @@
+"""Performs the steps of a call on Redis: the sync and the async shell, side by side.
+
+They differ in nothing but ``await``, except that an async clean-up is seen through even while its
+task is being cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fencing.clock import now
+from fencing.locks.asking import Pause, Reply
+from fencing.locks.clients import AsyncSibling, Sibling
+from fencing.locks.scripts import keys_of
+from fencing.locks.trouble import REDIS_ERRORS, trouble_of
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from fencing.locks.asking import Ask, Step, Steps
+    from fencing.locks.clients import AnyAsyncClient, AnyClient
+
+__all__ = ["AsyncPerformer", "Performer"]
+
+T = TypeVar("T")
+
+
+class Performer:
+    """Performs calls over connections made like those of a client.
+
+    Args:
+        client: A ``redis.Redis`` or ``redis.RedisCluster``.
+        namespace: What the keys begin with.
+    """
+
+    def __init__(self, client: AnyClient, namespace: str) -> None:
+        self._sibling = Sibling(client)
+        self._namespace = namespace
+
+    def close(self) -> None:
+        """Close the connections; another call opens them again."""
+        self._sibling.close()
+
+    def perform(self, call: Steps[T], resource: str) -> T:
+        """Perform the steps of a call on a resource; return or raise what it does."""
+        keys = keys_of(self._namespace, resource)
+        sent: Reply | float | None = None
+        failure: BaseException | None = None
+        while True:
+            try:
+                step = call.send(sent) if failure is None else call.throw(failure)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            finally:
+                sent = failure = None  # a traceback that holds itself would outlive the call
+            try:
+                sent = self._perform(step, keys)
+            except BaseException as error:  # noqa: BLE001 - the core decides about every one
+                failure = error
+
+    def _perform(self, step: Step, keys: tuple[bytes, ...]) -> Reply | float:
+        if isinstance(step, Pause):
+            time.sleep(step.seconds)
+            return now()
+        asked_at = now()
+        try:
+            answer = self._sibling.run(step.script, keys, _encoded(step), asked_at + step.within)
+        except REDIS_ERRORS as error:
+            raise trouble_of(error, at=now()) from error
+        return Reply(_texts(answer), asked_at, now())
+
+
+class AsyncPerformer:
+    """:class:`Performer` for asyncio."""
+
+    def __init__(self, client: AnyAsyncClient, namespace: str) -> None:
+        self._sibling = AsyncSibling(client)
+        self._namespace = namespace
+
+    async def aclose(self) -> None:
+        """See :meth:`Performer.close`."""
+        await self._sibling.aclose()
+
+    async def perform(self, call: Steps[T], resource: str) -> T:
+        """See :meth:`Performer.perform`."""
+        keys = keys_of(self._namespace, resource)
+        sent: Reply | float | None = None
+        failure: BaseException | None = None
+        while True:
+            try:
+                step = call.send(sent) if failure is None else call.throw(failure)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            finally:
+                sent = failure = None  # a traceback that holds itself would outlive the call
+            try:
+                work = self._perform(step, keys)
+                sent = await (_see_through(work) if step.see_through else work)
+            except BaseException as error:  # noqa: BLE001 - the core decides about every one
+                failure = error
+
+    async def _perform(self, step: Step, keys: tuple[bytes, ...]) -> Reply | float:
+        if isinstance(step, Pause):
+            await asyncio.sleep(step.seconds)
+            return now()
+        asked_at = now()
+        try:
+            answer = await self._sibling.run(
+                step.script, keys, _encoded(step), asked_at + step.within
+            )
+        except REDIS_ERRORS as error:
+            raise trouble_of(error, at=now()) from error
+        return Reply(_texts(answer), asked_at, now())
+
+
+async def _see_through(work: Coroutine[Any, Any, T]) -> T:
+    """Await work that a cancellation must not stop; pass the cancellation on afterwards."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        task.exception()  # looked at, so that nobody complains that nobody did
+        raise cancelled
+    return task.result()
+
+
+def _encoded(step: Ask) -> list[bytes]:
+    # Bytes, because a client encodes a ``str`` in whatever encoding it was configured with.
+    return [argument.encode() for argument in step.arguments]
+
+
+def _texts(answer: object) -> list[str]:
+    """An answer as a list of texts, whatever it is; the core judges it."""
+    facts = answer if isinstance(answer, list) else [answer]
+    return [
+        fact.decode(errors="replace") if isinstance(fact, bytes) else str(fact) for fact in facts
+    ]
