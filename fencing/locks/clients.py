@@ -19,6 +19,7 @@ pool of their own that opens one when it is needed and never more than ``max_con
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ import redis.asyncio.cluster
 import redis.asyncio.sentinel
 import redis.cluster
 import redis.sentinel
-from redis.exceptions import MaxConnectionsError, NoScriptError
+from redis.exceptions import MaxConnectionsError, NoScriptError, ResponseError
 
 from fencing.clock import now
 from fencing.locks.connections import (
@@ -38,11 +39,17 @@ from fencing.locks.connections import (
     call_end,
     client_like,
     cluster_like,
+    connection_of,
     pools_of,
 )
+from fencing.locks.trouble import REDIS_ERRORS
+from fencing.locks.wire import Pipeline
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from fencing.locks.scripts import Script
+    from fencing.locks.wire import Request
 
 __all__ = ["AnyAsyncClient", "AnyClient", "AsyncSibling", "Sibling"]
 
@@ -87,16 +94,66 @@ class Sibling:
         Raises:
             Exception: As redis-py raises it.
         """
-        self._notice_fork()
-        if not self._free.acquire(timeout=min(max(0.0, end - now()), threading.TIMEOUT_MAX)):
-            raise MaxConnectionsError(f"{self._size} connections are in use")
-        running = call_end.set(end)
-        try:
+        with self._turn(end):
             client = self._client()
             try:
                 return client.evalsha(script.sha, len(keys), *keys, *args)
             except NoScriptError:
                 return client.eval(script.text, len(keys), *keys, *args)
+
+    def run_many(self, requests: Sequence[Request], end: float) -> list[Any]:
+        """Run scripts together, in one pipeline; on a cluster one after the other.
+
+        Args:
+            requests: Each a script, its keys and its arguments.
+            end: When to give up (:func:`fencing.clock.now`, seconds).
+
+        Returns:
+            Per request, in their order, its answer or the exception that it met: what Redis
+            refused to it, or what kept it from being answered, as for all behind it.
+        """
+        if not isinstance(self._given, redis.Redis):
+            return [self._outcome(request, end) for request in requests]
+        pipeline = Pipeline(requests)
+        try:
+            with self._turn(end):
+                self._converse(pipeline)
+        except REDIS_ERRORS as error:
+            pipeline.fail(error)
+        return pipeline.answers
+
+    def _outcome(self, request: Request, end: float) -> Any:
+        try:
+            return self.run(*request, end)
+        except REDIS_ERRORS as error:
+            return error
+
+    def _converse(self, pipeline: Pipeline) -> None:
+        pool = self._made.connection_pool
+        connection = connection_of(pool)
+        done = False
+        try:
+            for data, places in pipeline.chunks():
+                connection.send_packed_command([data])
+                for place in places:
+                    try:
+                        pipeline.answers[place] = connection.read_response()
+                    except ResponseError as error:
+                        pipeline.answers[place] = error
+            done = True
+        finally:
+            if not done:  # there may be answers on the way
+                connection.disconnect()
+            pool.release(connection)
+
+    @contextlib.contextmanager
+    def _turn(self, end: float) -> Iterator[None]:
+        self._notice_fork()
+        if not self._free.acquire(timeout=min(max(0.0, end - now()), threading.TIMEOUT_MAX)):
+            raise MaxConnectionsError(f"{self._size} connections are in use")
+        running = call_end.set(end)
+        try:
+            yield
         finally:
             call_end.reset(running)
             self._free.release()
@@ -163,6 +220,42 @@ class AsyncSibling:
                 return await self._made.evalsha(script.sha, len(keys), *keys, *args)
             except NoScriptError:
                 return await self._made.eval(script.text, len(keys), *keys, *args)
+
+    async def run_many(self, requests: Sequence[Request], end: float) -> list[Any]:
+        """See `Sibling.run_many`; on a cluster all at once, each on its own."""
+        if isinstance(self._made, redis.asyncio.RedisCluster):
+            return await asyncio.gather(*[self._outcome(request, end) for request in requests])
+        pipeline = Pipeline(requests)
+        try:
+            async with asyncio.timeout(max(0.0, end - now())), self._free:
+                await self._converse(pipeline)
+        except REDIS_ERRORS as error:
+            pipeline.fail(error)
+        return pipeline.answers
+
+    async def _outcome(self, request: Request, end: float) -> Any:
+        try:
+            return await self.run(*request, end)
+        except REDIS_ERRORS as error:
+            return error
+
+    async def _converse(self, pipeline: Pipeline) -> None:
+        pool = self._made.connection_pool
+        connection = await connection_of(pool)
+        done = False
+        try:
+            for data, places in pipeline.chunks():
+                await connection.send_packed_command([data])
+                for place in places:
+                    try:
+                        pipeline.answers[place] = await connection.read_response()
+                    except ResponseError as error:
+                        pipeline.answers[place] = error
+            done = True
+        finally:
+            if not done:  # there may be answers on the way
+                await connection.disconnect(nowait=True)
+            await pool.release(connection)
 
     async def aclose(self) -> None:
         """Close the connections; another call opens them again."""

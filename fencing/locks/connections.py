@@ -31,6 +31,7 @@ __all__ = [
     "call_end",
     "client_like",
     "cluster_like",
+    "connection_of",
     "pools_of",
 ]
 
@@ -52,10 +53,7 @@ def _left(own: float | None) -> float | None:
 
 
 class _Bounded:
-    """Mixed into a connection class: connecting and reading do not outlast the call.
-
-    Sending needs no limit: our requests fit into the socket's buffer, which is empty by then.
-    """
+    """Mixed into a connection class: connecting, sending and reading do not outlast the call."""
 
     socket_timeout: float | None
     socket_connect_timeout: float | None
@@ -71,6 +69,10 @@ class _Bounded:
             super().connect()  # type: ignore[misc]
         finally:
             self.socket_timeout, self.socket_connect_timeout = own
+
+    def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
+        self._limit()
+        super().send_packed_command(*args, **kwargs)  # type: ignore[misc]
 
     def read_response(self, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -156,6 +158,14 @@ def pools_of(client: Any) -> list[Any]:
     manager = getattr(client.connection_pool, "sentinel_manager", None)
     sentinels = [] if manager is None else manager.sentinels
     return [client.connection_pool, *(sentinel.connection_pool for sentinel in sentinels)]
+
+
+def connection_of(pool: Any) -> Any:
+    """A connection of a pool, to be given back with ``release``; in asyncio to be awaited."""
+    command = inspect.signature(pool.get_connection).parameters.get("command_name")
+    if command is not None and command.default is command.empty:  # before version 5.3
+        return pool.get_connection("EVALSHA")
+    return pool.get_connection()
 
 
 def _pool(pool: Any) -> Any:
