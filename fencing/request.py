@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import socket
 import threading
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = [
     "MAX_RESOURCE_BYTES",
@@ -14,6 +19,7 @@ __all__ = [
     "MAX_TTL",
     "MIN_TTL",
     "AcquireRequest",
+    "AsyncAcquireRequest",
     "check_evict_after",
     "check_floor",
     "check_resource",
@@ -44,6 +50,11 @@ class AcquireRequest:
         blocking: Whether to wait for a lock that is held by another.
         blocking_timeout: Longest wait, in seconds; ``None`` waits for as long as it takes.
         owner: A label for people; never compared. Default: host, process and thread.
+        fair: Whether to wait in line, in the order of all processes' asking.
+        keepalive: Whether the lease is renewed in the background.
+        max_lifetime: How long it lives at the longest when it is renewed so, in seconds.
+        on_lost: Called with the lease when it is lost.
+        reentrant: Whether a lease that this thread or task has is taken for the answer.
         floor: The token will be greater than this.
 
     Raises:
@@ -56,14 +67,25 @@ class AcquireRequest:
     blocking: bool = True
     blocking_timeout: float | None = None
     owner: str | None = None
+    fair: bool = False
+    keepalive: bool = False
+    max_lifetime: float | None = None
+    on_lost: Callable[[Any], object] | None = None
+    reentrant: bool = False
     floor: int = 0
     owner_label: str = field(init=False)
 
     def __post_init__(self) -> None:
         check_resource(self.resource)
         check_ttl(self.ttl)
-        if not isinstance(self.blocking, bool):
-            raise TypeError(f"blocking must be a bool, not {_kind(self.blocking)}")
+        for name in ("blocking", "fair", "keepalive", "reentrant"):
+            _check_bool(name, getattr(self, name))
+        if self.fair and not self.blocking:
+            raise ValueError(
+                "fair=True waits in line, so it cannot be combined with blocking=False"
+            )
+        self._check_lifetime()
+        self._check_on_lost()
         if self.blocking_timeout is not None:
             _check_seconds("blocking_timeout", self.blocking_timeout)
             if not self.blocking:
@@ -79,12 +101,73 @@ class AcquireRequest:
         object.__setattr__(self, "floor", int(check_floor(self.floor)))
         object.__setattr__(self, "owner_label", _owner_label(self.owner))
 
+    def _check_lifetime(self) -> None:
+        if self.max_lifetime is None:
+            return
+        _check_seconds("max_lifetime", self.max_lifetime)
+        if not self.keepalive:
+            raise ValueError(
+                f"max_lifetime={self.max_lifetime!r} limits what keepalive=True extends; without "
+                "it the ttl is the lifetime"
+            )
+        if self.max_lifetime < self.ttl:
+            raise ValueError(
+                f"max_lifetime must be at least the ttl of {self.ttl!r} seconds, not "
+                f"{self.max_lifetime!r}"
+            )
+
+    def _check_on_lost(self) -> None:
+        if self.on_lost is not None and not callable(self.on_lost):
+            raise TypeError(f"on_lost must be a function of a lease, not {_kind(self.on_lost)}")
+        if inspect.iscoroutinefunction(self.on_lost):
+            raise TypeError(
+                "on_lost is asynchronous, and nobody would await it; give a synchronous lock "
+                "service or guard a plain function"
+            )
+
+    @property
+    def forwarded(self) -> dict[str, Any]:
+        """The arguments with which a guard asks its lock service for the same.
+
+        What is as by default is left out, so that a lock service need not know of everything. What
+        becomes of a loss and of re-entry is the guard's own business.
+        """
+        asked: dict[str, Any] = {"ttl": self.ttl, "owner": self.owner_label, "floor": self.floor}
+        if self.blocking:
+            asked["blocking_timeout"] = self.blocking_timeout
+        if self.fair:
+            asked["fair"] = True
+        if self.keepalive:
+            asked["keepalive"] = True
+            asked["max_lifetime"] = self.max_lifetime
+        return asked
+
     @property
     def patience(self) -> float:
         """How long to wait, in seconds; 0 without blocking, infinity without a time-out."""
         if not self.blocking:
             return 0.0
         return math.inf if self.blocking_timeout is None else self.blocking_timeout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncAcquireRequest(AcquireRequest):
+    """:class:`AcquireRequest` for asyncio, where a coroutine function may be ``on_lost``.
+
+    Attributes:
+        cancel_on_loss: Whether the task in the lease's block is cancelled when it is lost.
+    """
+
+    cancel_on_loss: bool = False
+
+    def __post_init__(self) -> None:
+        # No super(): a dataclass with slots is another class than the one that was written down.
+        AcquireRequest.__post_init__(self)
+        _check_bool("cancel_on_loss", self.cancel_on_loss)
+
+    def _check_on_lost(self) -> None:
+        if self.on_lost is not None and not callable(self.on_lost):
+            raise TypeError(f"on_lost must be a function of a lease, not {_kind(self.on_lost)}")
 
 
 def check_evict_after(seconds: float | None) -> float | None:
@@ -165,6 +248,11 @@ def check_ttl(ttl: float) -> float:
     if not MIN_TTL <= ttl <= MAX_TTL:
         raise ValueError(f"ttl must be from {MIN_TTL} seconds to 24 hours, not {ttl!r} seconds")
     return ttl
+
+
+def _check_bool(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be a bool, not {_kind(value)}")
 
 
 def _check_seconds(name: str, seconds: float) -> None:

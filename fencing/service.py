@@ -60,6 +60,11 @@ class LockService(Grantor, Protocol):
         blocking: bool = True,
         blocking_timeout: float | None = None,
         owner: str | None = None,
+        fair: bool = False,
+        keepalive: bool = False,
+        max_lifetime: float | None = None,
+        on_lost: Callable[[Lease], object] | None = None,
+        reentrant: bool = False,
         floor: int = 0,
     ) -> Lease:
         """Return a lease, or raise.
@@ -70,6 +75,15 @@ class LockService(Grantor, Protocol):
             blocking: Whether to wait while another holds it.
             blocking_timeout: Longest wait, in seconds; ``None``: for as long as it takes.
             owner: A label for people; default: host, process, thread.
+            fair: Whether to wait in line, so that across all processes the one that asked first is
+                first; default: one process's waiters are served in turn.
+            keepalive: Whether the lease is renewed in the background, at a third of its ttl, until
+                it is released, lost or dropped.
+            max_lifetime: How long it lives at the longest, in seconds from its acquisition; only
+                with ``keepalive``; ``None``: as long as it is renewed.
+            on_lost: Called once with the lease when it is lost, in the background.
+            reentrant: Whether a lease on the resource that this thread or task has is returned
+                again, instead of waited for; it is released as often as it was acquired.
             floor: The token will be greater than this.
 
         Raises:
@@ -78,7 +92,16 @@ class LockService(Grantor, Protocol):
         """
 
     def try_acquire(
-        self, resource: str, *, ttl: float = 30.0, owner: str | None = None, floor: int = 0
+        self,
+        resource: str,
+        *,
+        ttl: float = 30.0,
+        owner: str | None = None,
+        keepalive: bool = False,
+        max_lifetime: float | None = None,
+        on_lost: Callable[[Lease], object] | None = None,
+        reentrant: bool = False,
+        floor: int = 0,
     ) -> Lease | None:
         """Return a lease, or ``None`` at once when another holds it."""
 
@@ -111,12 +134,28 @@ class AsyncLockService(AsyncGrantor, Protocol):
         blocking: bool = True,
         blocking_timeout: float | None = None,
         owner: str | None = None,
+        fair: bool = False,
+        keepalive: bool = False,
+        max_lifetime: float | None = None,
+        on_lost: Callable[[AsyncLease], object] | None = None,
+        cancel_on_loss: bool = False,
+        reentrant: bool = False,
         floor: int = 0,
     ) -> Acquisition:
         """See :meth:`LockService.acquire`; arguments are checked by the call itself."""
 
     async def try_acquire(
-        self, resource: str, *, ttl: float = 30.0, owner: str | None = None, floor: int = 0
+        self,
+        resource: str,
+        *,
+        ttl: float = 30.0,
+        owner: str | None = None,
+        keepalive: bool = False,
+        max_lifetime: float | None = None,
+        on_lost: Callable[[AsyncLease], object] | None = None,
+        cancel_on_loss: bool = False,
+        reentrant: bool = False,
+        floor: int = 0,
     ) -> AsyncLease | None:
         """See :meth:`LockService.try_acquire`."""
 

@@ -61,7 +61,7 @@ def install(url: str | None, *, as_script: bool) -> None:
 @click.option("--schema", metavar="NAME", help="Schema of the table; default: the search_path's.")
 @click.option("--upgrade", is_flag=True, help="Print what upgrades schema fencing.")
 @click.option("--uninstall", is_flag=True, help="Print what removes schema fencing.")
-def sql(  # noqa: PLR0913 -- an argument for each option
+def sql(
     *,
     table: str | None,
     alter: str | None,

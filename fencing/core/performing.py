@@ -107,14 +107,9 @@ def perform(plan: Plan, locks: LockService) -> Lease | None:
 def _perform_step(step: Step, locks: LockService) -> object:
     match step:
         case Lock(request) if not request.blocking:
-            return locks.try_acquire(
-                request.resource, ttl=request.ttl, owner=request.owner_label, floor=request.floor
-            )
+            return locks.try_acquire(request.resource, **request.forwarded)
         case Lock(request):
-            return locks.acquire(
-                request.resource, ttl=request.ttl, owner=request.owner_label, floor=request.floor,
-                blocking_timeout=request.blocking_timeout,
-            )  # fmt: skip
+            return locks.acquire(request.resource, **request.forwarded)
         case AskMark(database, resource):
             sync: PlannedAdmissions = database.admissions
             return sync.mark(resource)
@@ -158,14 +153,9 @@ async def perform_async(plan: Plan, locks: AsyncLockService) -> AsyncLease | Non
 async def _perform_step_async(step: Step, locks: AsyncLockService) -> object:
     match step:
         case Lock(request) if not request.blocking:
-            return await locks.try_acquire(
-                request.resource, ttl=request.ttl, owner=request.owner_label, floor=request.floor
-            )
+            return await locks.try_acquire(request.resource, **request.forwarded)
         case Lock(request):
-            return await locks.acquire(
-                request.resource, ttl=request.ttl, owner=request.owner_label, floor=request.floor,
-                blocking_timeout=request.blocking_timeout,
-            )  # fmt: skip
+            return await locks.acquire(request.resource, **request.forwarded)
         case AskMark(database, resource):
             asynchronous: AsyncPlannedAdmissions = database.admissions
             return await asynchronous.amark(resource)

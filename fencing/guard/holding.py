@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from fencing.request import AcquireRequest
 from fencing.schema.template import Template
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from fencing.request import AcquireRequest
 
 __all__ = ["resource_of_call"]
 
@@ -17,13 +18,15 @@ __all__ = ["resource_of_call"]
 def resource_of_call(
     function: Callable[..., Any],
     template: str,
-    **options: Any,  # noqa: ANN401 - as acquire's
+    kind: type[AcquireRequest],
+    options: dict[str, Any],
 ) -> Callable[..., str]:
     """A function that names the resource of a call with the same arguments.
 
     Args:
         function: The function that is decorated.
         template: Names the resource by parameters of the function: ``"account:{account_id}"``.
+        kind: What an acquisition is asked for with.
         options: Arguments of ``acquire``; checked here, before the first call.
 
     Raises:
@@ -35,7 +38,7 @@ def resource_of_call(
             f"{function.__qualname__} is a generator: its body runs when it is iterated over, not "
             "when it is called; acquire the lease inside it"
         )
-    AcquireRequest(resource="checked before it is known", **options)
+    kind(resource="checked before it is known", **options)
     parsed = Template.parse(template)
     signature = inspect.signature(function)
     kinds = {p.kind for p in signature.parameters.values()}

@@ -17,7 +17,7 @@ from fencing.guard.holding import resource_of_call
 from fencing.hooks.database import Database
 from fencing.hooks.verifying import averify_databases, verify_databases
 from fencing.lease import AsyncLease, Lease
-from fencing.request import AcquireRequest
+from fencing.request import AcquireRequest, AsyncAcquireRequest
 from fencing.service import Acquisition, check_service
 
 if TYPE_CHECKING:
@@ -87,6 +87,11 @@ class Guard(BaseGuard[Lease]):
         blocking: bool = True,
         blocking_timeout: float | None = None,
         owner: str | None = None,
+        fair: bool = False,
+        keepalive: bool = False,
+        max_lifetime: float | None = None,
+        on_lost: Callable[[Lease], object] | None = None,
+        reentrant: bool = False,
     ) -> Lease:
         """Return an admitted lease; it has been acquired when this returns.
 
@@ -98,6 +103,12 @@ class Guard(BaseGuard[Lease]):
                 earlier holders; ``None`` waits for the lock for as long as it takes. Open
                 transactions are waited for no longer than the lease lasts.
             owner: A label for people; default: host, process, thread.
+            fair: As in :meth:`RedisLockService.acquire`, like the following.
+            keepalive: Whether the lease is renewed in the background.
+            max_lifetime: How long it lives at the longest then, in seconds.
+            on_lost: Called once with the lease when it is lost.
+            reentrant: Whether a lease that this thread or task has from this guard is returned
+                again; it is not admitted again.
 
         Returns:
             A context manager: inside its block the lease is presented; its end releases it.
@@ -111,8 +122,9 @@ class Guard(BaseGuard[Lease]):
             ValueError: An argument is out of its range.
         """
         request = AcquireRequest(
-            resource=resource, ttl=ttl, blocking=blocking,
-            blocking_timeout=blocking_timeout, owner=owner,
+            resource=resource, ttl=ttl, blocking=blocking, blocking_timeout=blocking_timeout,
+            owner=owner, fair=fair, keepalive=keepalive, max_lifetime=max_lifetime,
+            on_lost=on_lost, reentrant=reentrant,
         )  # fmt: skip
         self._held.raise_if_held(resource)
         lease = perform(self._plan(request), self.locks)
@@ -121,7 +133,15 @@ class Guard(BaseGuard[Lease]):
         return self._hand_out(lease)
 
     def try_acquire(
-        self, resource: str, *, ttl: float = 30.0, owner: str | None = None
+        self,
+        resource: str,
+        *,
+        ttl: float = 30.0,
+        owner: str | None = None,
+        keepalive: bool = False,
+        max_lifetime: float | None = None,
+        on_lost: Callable[[Lease], object] | None = None,
+        reentrant: bool = False,
     ) -> Lease | None:
         """:meth:`acquire` that never waits.
 
@@ -129,7 +149,10 @@ class Guard(BaseGuard[Lease]):
             An admitted lease; ``None`` when another holds it, or an open transaction of an
             earlier holder is in the way.
         """
-        request = AcquireRequest(resource=resource, ttl=ttl, blocking=False, owner=owner)
+        request = AcquireRequest(
+            resource=resource, ttl=ttl, blocking=False, owner=owner, keepalive=keepalive,
+            max_lifetime=max_lifetime, on_lost=on_lost, reentrant=reentrant,
+        )  # fmt: skip
         if resource in self._held:
             return None
         try:
@@ -146,6 +169,11 @@ class Guard(BaseGuard[Lease]):
         blocking: bool = True,
         blocking_timeout: float | None = None,
         owner: str | None = None,
+        fair: bool = False,
+        keepalive: bool = False,
+        max_lifetime: float | None = None,
+        on_lost: Callable[[Lease], object] | None = None,
+        reentrant: bool = False,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorate a function to run under a lease on a resource that its arguments name.
 
@@ -161,6 +189,11 @@ class Guard(BaseGuard[Lease]):
             blocking: Whether to wait while another holds it.
             blocking_timeout: Longest wait, in seconds.
             owner: A label for people.
+            fair: Whether to wait in line.
+            keepalive: Whether the lease is renewed in the background.
+            max_lifetime: How long it lives at the longest then, in seconds.
+            on_lost: Called once with the lease when it is lost.
+            reentrant: Whether a lease that the caller has is used, and kept.
 
         Raises:
             TypeError: The function is asynchronous or a generator, or an argument is of the wrong
@@ -169,8 +202,9 @@ class Guard(BaseGuard[Lease]):
                 its range.
         """
         options: dict[str, Any] = {
-            "ttl": ttl, "blocking": blocking,
-            "blocking_timeout": blocking_timeout, "owner": owner,
+            "ttl": ttl, "blocking": blocking, "blocking_timeout": blocking_timeout,
+            "owner": owner, "fair": fair, "keepalive": keepalive, "max_lifetime": max_lifetime,
+            "on_lost": on_lost, "reentrant": reentrant,
         }  # fmt: skip
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -179,7 +213,7 @@ class Guard(BaseGuard[Lease]):
                     f"{function.__qualname__} is asynchronous; decorate it with the holding() of "
                     "an AsyncGuard"
                 )
-            resource = resource_of_call(function, template, **options)
+            resource = resource_of_call(function, template, AcquireRequest, options)
 
             @functools.wraps(function)
             def held(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -267,11 +301,19 @@ class AsyncGuard(BaseGuard[AsyncLease]):
         blocking: bool = True,
         blocking_timeout: float | None = None,
         owner: str | None = None,
+        fair: bool = False,
+        keepalive: bool = False,
+        max_lifetime: float | None = None,
+        on_lost: Callable[[AsyncLease], object] | None = None,
+        cancel_on_loss: bool = False,
+        reentrant: bool = False,
     ) -> Acquisition:
         """See :meth:`Guard.acquire`; ``await`` it, or use it in ``async with``."""
-        request = AcquireRequest(
-            resource=resource, ttl=ttl, blocking=blocking,
-            blocking_timeout=blocking_timeout, owner=owner,
+        request = AsyncAcquireRequest(
+            resource=resource, ttl=ttl, blocking=blocking, blocking_timeout=blocking_timeout,
+            owner=owner, fair=fair, keepalive=keepalive, max_lifetime=max_lifetime,
+            on_lost=on_lost, cancel_on_loss=cancel_on_loss,
+            reentrant=reentrant,
         )  # fmt: skip
 
         async def begin() -> AsyncLease:
@@ -284,10 +326,23 @@ class AsyncGuard(BaseGuard[AsyncLease]):
         return Acquisition(begin)
 
     async def try_acquire(
-        self, resource: str, *, ttl: float = 30.0, owner: str | None = None
+        self,
+        resource: str,
+        *,
+        ttl: float = 30.0,
+        owner: str | None = None,
+        keepalive: bool = False,
+        max_lifetime: float | None = None,
+        on_lost: Callable[[AsyncLease], object] | None = None,
+        cancel_on_loss: bool = False,
+        reentrant: bool = False,
     ) -> AsyncLease | None:
         """See :meth:`Guard.try_acquire`."""
-        request = AcquireRequest(resource=resource, ttl=ttl, blocking=False, owner=owner)
+        request = AsyncAcquireRequest(
+            resource=resource, ttl=ttl, blocking=False, owner=owner, keepalive=keepalive,
+            max_lifetime=max_lifetime, on_lost=on_lost, cancel_on_loss=cancel_on_loss,
+            reentrant=reentrant,
+        )  # fmt: skip
         if resource in self._held:
             return None
         try:
@@ -304,15 +359,22 @@ class AsyncGuard(BaseGuard[AsyncLease]):
         blocking: bool = True,
         blocking_timeout: float | None = None,
         owner: str | None = None,
+        fair: bool = False,
+        keepalive: bool = False,
+        max_lifetime: float | None = None,
+        on_lost: Callable[[AsyncLease], object] | None = None,
+        cancel_on_loss: bool = False,
+        reentrant: bool = False,
     ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
         """See :meth:`Guard.holding`; for asynchronous functions."""
         options: dict[str, Any] = {
-            "ttl": ttl, "blocking": blocking,
-            "blocking_timeout": blocking_timeout, "owner": owner,
+            "ttl": ttl, "blocking": blocking, "blocking_timeout": blocking_timeout,
+            "owner": owner, "fair": fair, "keepalive": keepalive, "max_lifetime": max_lifetime,
+            "on_lost": on_lost, "cancel_on_loss": cancel_on_loss, "reentrant": reentrant,
         }  # fmt: skip
 
         def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
-            resource = resource_of_call(function, template, **options)
+            resource = resource_of_call(function, template, AsyncAcquireRequest, options)
             if not inspect.iscoroutinefunction(function):
                 raise TypeError(
                     f"{function.__qualname__} is not asynchronous; decorate it with the holding() "

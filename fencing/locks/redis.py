@@ -24,10 +24,11 @@ from fencing.locks import steps
 from fencing.locks.performing import AsyncPerformer, Performer
 from fencing.locks.scripts import check_namespace
 from fencing.locks.steps import Grant
-from fencing.request import AcquireRequest, check_floor, check_ttl
+from fencing.request import AcquireRequest, AsyncAcquireRequest, check_floor, check_ttl
 from fencing.service import Acquisition
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from fencing.locks.clients import AnyAsyncClient, AnyClient
@@ -87,6 +88,11 @@ class RedisLockService:
         blocking: bool = True,
         blocking_timeout: float | None = None,
         owner: str | None = None,
+        fair: bool = False,
+        keepalive: bool = False,
+        max_lifetime: float | None = None,
+        on_lost: Callable[[Lease], object] | None = None,
+        reentrant: bool = False,
         floor: int = 0,
     ) -> Lease:
         """Return a lease, or raise.
@@ -97,6 +103,15 @@ class RedisLockService:
             blocking: Whether to wait while another holds it.
             blocking_timeout: Longest wait, in seconds; ``None``: for as long as it takes.
             owner: A label for people; default: host, process, thread.
+            fair: Whether to wait in line, so that across all processes the one that asked first is
+                first; default: one process's waiters are served in turn.
+            keepalive: Whether the lease is renewed in the background, at a third of its ttl, until
+                it is released, lost or dropped.
+            max_lifetime: How long it lives at the longest, in seconds from its acquisition; only
+                with ``keepalive``; ``None``: as long as it is renewed.
+            on_lost: Called once with the lease when it is lost, in the background.
+            reentrant: Whether a lease on the resource that this thread or task has is returned
+                again, instead of waited for; it is released as often as it was acquired.
             floor: The token will be greater than this.
 
         Raises:
@@ -106,25 +121,32 @@ class RedisLockService:
             ValueError: An argument is out of its range; nothing was sent.
         """
         request = AcquireRequest(
-            resource=resource,
-            ttl=ttl,
-            blocking=blocking,
-            blocking_timeout=blocking_timeout,
-            owner=owner,
-            floor=floor,
-        )
+            resource=resource, ttl=ttl, blocking=blocking, blocking_timeout=blocking_timeout,
+            owner=owner, fair=fair, keepalive=keepalive, max_lifetime=max_lifetime,
+            on_lost=on_lost, reentrant=reentrant, floor=floor,
+        )  # fmt: skip
         outcome = self._acquire(request)
         if isinstance(outcome, Lease):
             return outcome
         raise steps.not_acquired(request, outcome)
 
     def try_acquire(
-        self, resource: str, *, ttl: float = 30.0, owner: str | None = None, floor: int = 0
+        self,
+        resource: str,
+        *,
+        ttl: float = 30.0,
+        owner: str | None = None,
+        keepalive: bool = False,
+        max_lifetime: float | None = None,
+        on_lost: Callable[[Lease], object] | None = None,
+        reentrant: bool = False,
+        floor: int = 0,
     ) -> Lease | None:
         """Return a lease, or ``None`` at once when another holds it; see :meth:`acquire`."""
         request = AcquireRequest(
-            resource=resource, ttl=ttl, blocking=False, owner=owner, floor=floor
-        )
+            resource=resource, ttl=ttl, blocking=False, owner=owner, keepalive=keepalive,
+            max_lifetime=max_lifetime, on_lost=on_lost, reentrant=reentrant, floor=floor,
+        )  # fmt: skip
         outcome = self._acquire(request)
         return outcome if isinstance(outcome, Lease) else None
 
@@ -218,20 +240,23 @@ class AsyncRedisLockService:
         blocking: bool = True,
         blocking_timeout: float | None = None,
         owner: str | None = None,
+        fair: bool = False,
+        keepalive: bool = False,
+        max_lifetime: float | None = None,
+        on_lost: Callable[[AsyncLease], object] | None = None,
+        cancel_on_loss: bool = False,
+        reentrant: bool = False,
         floor: int = 0,
     ) -> Acquisition:
         """See :meth:`RedisLockService.acquire`; to be awaited, or used in ``async with``.
 
         The arguments are checked by the call itself; nothing is sent before the ``await``.
         """
-        request = AcquireRequest(
-            resource=resource,
-            ttl=ttl,
-            blocking=blocking,
-            blocking_timeout=blocking_timeout,
-            owner=owner,
-            floor=floor,
-        )
+        request = AsyncAcquireRequest(
+            resource=resource, ttl=ttl, blocking=blocking, blocking_timeout=blocking_timeout,
+            owner=owner, fair=fair, keepalive=keepalive, max_lifetime=max_lifetime,
+            on_lost=on_lost, cancel_on_loss=cancel_on_loss, reentrant=reentrant, floor=floor,
+        )  # fmt: skip
 
         async def begin() -> AsyncLease:
             outcome = await self._acquire(request)
@@ -242,12 +267,24 @@ class AsyncRedisLockService:
         return Acquisition(begin)
 
     async def try_acquire(
-        self, resource: str, *, ttl: float = 30.0, owner: str | None = None, floor: int = 0
+        self,
+        resource: str,
+        *,
+        ttl: float = 30.0,
+        owner: str | None = None,
+        keepalive: bool = False,
+        max_lifetime: float | None = None,
+        on_lost: Callable[[AsyncLease], object] | None = None,
+        cancel_on_loss: bool = False,
+        reentrant: bool = False,
+        floor: int = 0,
     ) -> AsyncLease | None:
         """See :meth:`RedisLockService.try_acquire`."""
-        request = AcquireRequest(
-            resource=resource, ttl=ttl, blocking=False, owner=owner, floor=floor
-        )
+        request = AsyncAcquireRequest(
+            resource=resource, ttl=ttl, blocking=False, owner=owner, keepalive=keepalive,
+            max_lifetime=max_lifetime, on_lost=on_lost, cancel_on_loss=cancel_on_loss,
+            reentrant=reentrant, floor=floor,
+        )  # fmt: skip
         outcome = await self._acquire(request)
         return outcome if isinstance(outcome, AsyncLease) else None
 

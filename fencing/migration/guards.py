@@ -171,7 +171,7 @@ class AlterFenceOp(FencingOperation):
         ValueError: An argument makes no sense, or none of them changes anything.
     """
 
-    def __init__(  # noqa: PLR0913 -- a value and its predecessor, three times
+    def __init__(
         self,
         table: str,
         *,
@@ -209,7 +209,7 @@ class AlterFenceOp(FencingOperation):
         )
 
     @classmethod
-    def alter_fence(  # noqa: PLR0913 -- a value and its predecessor, three times
+    def alter_fence(
         cls,
         operations: Operations,
         /,

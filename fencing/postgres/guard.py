@@ -25,7 +25,7 @@ from fencing.postgres.admission import (
 )
 from fencing.postgres.connections import AsyncConnections, Connections, check_source
 from fencing.postgres.entry import open_blocks
-from fencing.request import AcquireRequest, check_evict_after
+from fencing.request import AcquireRequest, AsyncAcquireRequest, check_evict_after
 from fencing.service import Acquisition, check_service
 
 if TYPE_CHECKING:
@@ -243,6 +243,11 @@ class PsycopgGuard:
         blocking: bool = True,
         blocking_timeout: float | None = None,
         owner: str | None = None,
+        fair: bool = False,
+        keepalive: bool = False,
+        max_lifetime: float | None = None,
+        on_lost: Callable[[Lease], object] | None = None,
+        reentrant: bool = False,
     ) -> Lease:
         """Return an admitted lease; it has been acquired when this returns.
 
@@ -254,6 +259,12 @@ class PsycopgGuard:
                 earlier holders; ``None`` waits for the lock for as long as it takes. Open
                 transactions are waited for no longer than the lease lasts.
             owner: A label for people; default: host, process, thread.
+            fair: As in :meth:`RedisLockService.acquire`, like the following.
+            keepalive: Whether the lease is renewed in the background.
+            max_lifetime: How long it lives at the longest then, in seconds.
+            on_lost: Called once with the lease when it is lost.
+            reentrant: Whether a lease that this thread or task has from this guard is returned
+                again; it is not admitted again.
 
         Returns:
             A context manager, whose end releases it.
@@ -267,8 +278,9 @@ class PsycopgGuard:
             ValueError: An argument is out of its range.
         """
         request = AcquireRequest(
-            resource=resource, ttl=ttl, blocking=blocking,
-            blocking_timeout=blocking_timeout, owner=owner,
+            resource=resource, ttl=ttl, blocking=blocking, blocking_timeout=blocking_timeout,
+            owner=owner, fair=fair, keepalive=keepalive, max_lifetime=max_lifetime,
+            on_lost=on_lost, reentrant=reentrant,
         )  # fmt: skip
         self._held.raise_if_held(resource)
         lease = perform(
@@ -279,7 +291,15 @@ class PsycopgGuard:
         return self._hand_out(lease)
 
     def try_acquire(
-        self, resource: str, *, ttl: float = 30.0, owner: str | None = None
+        self,
+        resource: str,
+        *,
+        ttl: float = 30.0,
+        owner: str | None = None,
+        keepalive: bool = False,
+        max_lifetime: float | None = None,
+        on_lost: Callable[[Lease], object] | None = None,
+        reentrant: bool = False,
     ) -> Lease | None:
         """:meth:`acquire` that never waits.
 
@@ -287,7 +307,10 @@ class PsycopgGuard:
             An admitted lease; ``None`` when another holds it, or an open transaction of an
             earlier holder is in the way.
         """
-        request = AcquireRequest(resource=resource, ttl=ttl, blocking=False, owner=owner)
+        request = AcquireRequest(
+            resource=resource, ttl=ttl, blocking=False, owner=owner, keepalive=keepalive,
+            max_lifetime=max_lifetime, on_lost=on_lost, reentrant=reentrant,
+        )  # fmt: skip
         if resource in self._held:
             return None
         try:
@@ -374,11 +397,19 @@ class AsyncPsycopgGuard:
         blocking: bool = True,
         blocking_timeout: float | None = None,
         owner: str | None = None,
+        fair: bool = False,
+        keepalive: bool = False,
+        max_lifetime: float | None = None,
+        on_lost: Callable[[AsyncLease], object] | None = None,
+        cancel_on_loss: bool = False,
+        reentrant: bool = False,
     ) -> Acquisition:
         """See :meth:`PsycopgGuard.acquire`; ``await`` it, or use it in ``async with``."""
-        request = AcquireRequest(
-            resource=resource, ttl=ttl, blocking=blocking,
-            blocking_timeout=blocking_timeout, owner=owner,
+        request = AsyncAcquireRequest(
+            resource=resource, ttl=ttl, blocking=blocking, blocking_timeout=blocking_timeout,
+            owner=owner, fair=fair, keepalive=keepalive, max_lifetime=max_lifetime,
+            on_lost=on_lost, cancel_on_loss=cancel_on_loss,
+            reentrant=reentrant,
         )  # fmt: skip
 
         async def begin() -> AsyncLease:
@@ -393,10 +424,23 @@ class AsyncPsycopgGuard:
         return Acquisition(begin)
 
     async def try_acquire(
-        self, resource: str, *, ttl: float = 30.0, owner: str | None = None
+        self,
+        resource: str,
+        *,
+        ttl: float = 30.0,
+        owner: str | None = None,
+        keepalive: bool = False,
+        max_lifetime: float | None = None,
+        on_lost: Callable[[AsyncLease], object] | None = None,
+        cancel_on_loss: bool = False,
+        reentrant: bool = False,
     ) -> AsyncLease | None:
         """See :meth:`PsycopgGuard.try_acquire`."""
-        request = AcquireRequest(resource=resource, ttl=ttl, blocking=False, owner=owner)
+        request = AsyncAcquireRequest(
+            resource=resource, ttl=ttl, blocking=False, owner=owner, keepalive=keepalive,
+            max_lifetime=max_lifetime, on_lost=on_lost, cancel_on_loss=cancel_on_loss,
+            reentrant=reentrant,
+        )  # fmt: skip
         if resource in self._held:
             return None
         try:

@@ -19,6 +19,7 @@ TWINS = [
     (LockService, AsyncLockService),
 ]
 RENAMED = {"aclose": "close", "__aenter__": "__enter__", "__aexit__": "__exit__"}
+CANCEL = "cancel_on_loss: 'bool' = False, "
 MAGIC = {"__init__", "__enter__", "__exit__"}
 
 
@@ -28,7 +29,8 @@ def interface(kind: type) -> dict[str, str]:
         name: re.sub(r"\bAsync|Any|\bAcquisition\b", lambda m: m[0] if m[0] == "Any" else "", text)
         for name, member in members.items()
         if callable(member) and (not name.startswith("_") or name in MAGIC)
-        for text in [str(inspect.signature(member))]
+        # Only a task can be cancelled.
+        for text in [str(inspect.signature(member)).replace(CANCEL, "")]
     }
 
 

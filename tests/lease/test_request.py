@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from fencing.request import AcquireRequest
+import pytest
+
+from fencing.request import AcquireRequest, AsyncAcquireRequest
 
 
 class Level(IntEnum):
@@ -21,3 +23,45 @@ def test_patience_is_zero_without_waiting_and_endless_without_a_limit():
     assert AcquireRequest(resource="x", blocking=False).patience == 0
     assert AcquireRequest(resource="x").patience == float("inf")
     assert AcquireRequest(resource="x", blocking_timeout=2).patience == 2
+
+
+async def coroutine_function(lease):
+    """As an ``on_lost``."""
+
+
+@pytest.mark.parametrize(
+    ("wishes", "error", "text"),
+    [
+        ({"fair": 1}, TypeError, "fair must be a bool"),
+        ({"keepalive": "yes"}, TypeError, "keepalive must be a bool"),
+        ({"reentrant": None}, TypeError, "reentrant must be a bool"),
+        ({"fair": True, "blocking": False}, ValueError, "waits in line"),
+        ({"max_lifetime": 60}, ValueError, "keepalive=True"),
+        ({"max_lifetime": 1, "keepalive": True}, ValueError, "at least the ttl"),
+        ({"max_lifetime": "1", "keepalive": True}, TypeError, "number of seconds"),
+        ({"max_lifetime": float("inf"), "keepalive": True}, ValueError, "finite"),
+        ({"on_lost": "me"}, TypeError, "function of a lease"),
+    ],
+)
+def test_wishes_that_cannot_be_met_are_refused(wishes, error, text):
+    for kind in (AcquireRequest, AsyncAcquireRequest):
+        with pytest.raises(error, match=text):
+            kind(resource="x", **wishes)
+
+
+def test_a_coroutine_function_is_called_only_where_it_can_be_awaited():
+    AsyncAcquireRequest(resource="x", on_lost=coroutine_function)
+    with pytest.raises(TypeError, match="nobody would await it"):
+        AcquireRequest(resource="x", on_lost=coroutine_function)
+    with pytest.raises(TypeError, match="cancel_on_loss must be a bool"):
+        AsyncAcquireRequest(resource="x", cancel_on_loss=1)
+
+
+def test_a_guard_asks_its_lock_service_for_what_differs_from_the_default():
+    plain = AcquireRequest(resource="x", owner="me")
+    assert plain.forwarded == {"ttl": 30.0, "owner": "me", "floor": 0, "blocking_timeout": None}
+    wishes = {"fair": True, "keepalive": True, "max_lifetime": 99, "blocking_timeout": 1}
+    asked = AcquireRequest(resource="x", on_lost=print, reentrant=True, **wishes).forwarded
+    assert asked == {"ttl": 30.0, "owner": asked["owner"], "floor": 0, **wishes}
+    at_once = AcquireRequest(resource="x", owner="me", blocking=False).forwarded
+    assert at_once == {"ttl": 30.0, "owner": "me", "floor": 0}

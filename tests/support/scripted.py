@@ -41,11 +41,19 @@ class _Script:
         self.ttl_left: float | None = None
         self.counter = 0
         self.calls: list[tuple[Any, ...]] = []
+        self.wishes: list[dict[str, object]] = []
 
     def facts(
-        self, resource: str, *, ttl: float, floor: int, owner: str | None
+        self,
+        resource: str,
+        *,
+        ttl: float,
+        floor: int,
+        owner: str | None,
+        wishes: dict[str, object],
     ) -> dict[str, object] | None:
         self.calls.append(("acquire", resource, floor))
+        self.wishes.append(wishes)
         answer = self.tokens.popleft() if self.tokens else max(self.counter, floor) + 1
         if isinstance(answer, BaseException):
             raise answer
@@ -102,17 +110,24 @@ class ScriptedLocks(_Script):
         blocking_timeout: float | None = None,  # noqa: ARG002
         owner: str | None = None,
         floor: int = 0,
+        **wishes: object,
     ) -> Lease:
         """Grant what the script says."""
-        facts = self.facts(resource, ttl=ttl, floor=floor, owner=owner)
+        facts = self.facts(resource, ttl=ttl, floor=floor, owner=owner, wishes=wishes)
         assert facts is not None
         return Lease(self, **facts)
 
     def try_acquire(
-        self, resource: str, *, ttl: float = 30.0, owner: str | None = None, floor: int = 0
+        self,
+        resource: str,
+        *,
+        ttl: float = 30.0,
+        owner: str | None = None,
+        floor: int = 0,
+        **wishes: object,
     ) -> Lease | None:
         """Grant what the script says."""
-        facts = self.facts(resource, ttl=ttl, floor=floor, owner=owner)
+        facts = self.facts(resource, ttl=ttl, floor=floor, owner=owner, wishes=wishes)
         return None if facts is None else Lease(self, **facts)
 
     def renew(self, lease: Lease, ttl: float) -> None:
@@ -143,21 +158,28 @@ class AsyncScriptedLocks(_Script):
         blocking_timeout: float | None = None,  # noqa: ARG002
         owner: str | None = None,
         floor: int = 0,
+        **wishes: object,
     ) -> Acquisition:
         """Grant what the script says."""
 
         async def begin() -> AsyncLease:
-            facts = self.facts(resource, ttl=ttl, floor=floor, owner=owner)
+            facts = self.facts(resource, ttl=ttl, floor=floor, owner=owner, wishes=wishes)
             assert facts is not None
             return AsyncLease(self, **facts)
 
         return Acquisition(begin)
 
     async def try_acquire(
-        self, resource: str, *, ttl: float = 30.0, owner: str | None = None, floor: int = 0
+        self,
+        resource: str,
+        *,
+        ttl: float = 30.0,
+        owner: str | None = None,
+        floor: int = 0,
+        **wishes: object,
     ) -> AsyncLease | None:
         """Grant what the script says."""
-        facts = self.facts(resource, ttl=ttl, floor=floor, owner=owner)
+        facts = self.facts(resource, ttl=ttl, floor=floor, owner=owner, wishes=wishes)
         return None if facts is None else AsyncLease(self, **facts)
 
     async def renew(self, lease: AsyncLease, ttl: float) -> None:
