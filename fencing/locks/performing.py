@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fencing.locks.asking import Ask, Step, Steps
     from fencing.locks.clients import AnyAsyncClient, AnyClient
 
-__all__ = ["AsyncPerformer", "Performer"]
+__all__ = ["AsyncPerformer", "Performer", "see_through"]
 
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ class AsyncPerformer:
                 sent = failure = None  # a traceback that holds itself would outlive the call
             try:
                 work = self._perform(step, keys)
-                sent = await (_see_through(work) if step.see_through else work)
+                sent = await (see_through(work) if step.see_through else work)
             except BaseException as error:  # noqa: BLE001 - the core decides about every one
                 failure = error
 
@@ -115,7 +115,7 @@ class AsyncPerformer:
         return Reply(_texts(answer), asked_at, now())
 
 
-async def _see_through(work: Coroutine[Any, Any, T]) -> T:
+async def see_through(work: Coroutine[Any, Any, T]) -> T:
     """Await work that a cancellation must not stop; pass the cancellation on afterwards."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None

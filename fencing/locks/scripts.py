@@ -21,14 +21,22 @@ __all__ = ["ACQUIRE", "RAISE", "RELEASE", "RENEW", "Script", "check_namespace", 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A Lua script; its header in ``lua/`` says what it takes and what it answers."""
+    """A Lua script; its header in ``lua/`` says what it takes and what it answers.
+
+    Attributes:
+        name: Of its file, without ``.lua``.
+        package: Whose ``lua/`` it is in.
+        text: The script.
+        sha: What Redis names it by.
+    """
 
     name: str
+    package: str = "fencing.locks"
     text: str = field(init=False, repr=False)
     sha: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        text = (files(__package__) / "lua" / f"{self.name}.lua").read_text("utf-8")
+        text = (files(self.package) / "lua" / f"{self.name}.lua").read_text("utf-8")
         object.__setattr__(self, "text", text)
         # SHA-1 is what EVALSHA names a script by; nothing rests on its strength.
         digest = hashlib.sha1(text.encode(), usedforsecurity=False)
