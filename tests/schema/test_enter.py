@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -39,11 +40,18 @@ def skip_unless_set(session: psycopg.Connection, name: str) -> None:
         pytest.skip("not what bounds a transaction in this version")
 
 
-@pytest.fixture
-def session(connect: Connect, admin: psycopg.Connection) -> psycopg.Connection:
+@pytest.fixture(params=["tcp", "socket"])
+def session(
+    connect: Connect, admin: psycopg.Connection, request: pytest.FixtureRequest
+) -> psycopg.Connection:
     """A connection whose transactions may enter: token 1 of Alice is admitted."""
     admit(admin, 1)
-    return connect()
+    if request.param == "tcp":
+        return connect()
+    directory = str(setting(admin, "unix_socket_directories")).split(",")[0]
+    if not Path(directory, f".s.PGSQL.{admin.info.port}").exists():
+        pytest.skip("the server's socket is not on this machine")
+    return connect(host=directory)
 
 
 def test_a_current_lease_is_noted_for_this_transaction(session):
@@ -146,6 +154,30 @@ def test_entry_waits_for_an_admission_in_progress_and_sees_it(session, connect, 
 
 
 @pytest.mark.parametrize("own", ["0", "30s"])
+def test_an_entry_that_has_waited_is_like_any_other(session, connect, admin, own):
+    successor = connect()
+    admit(successor, 2, BOB)
+    session.execute(f"SET lock_timeout = '{own}'")
+    session.commit()
+    thread = threading.Thread(target=enter, args=(session,), kwargs={"limit_ms": 20_000})
+    thread.start()
+    wait_until_blocked(admin, session.info.backend_pid)
+    time.sleep(0.2)  # of its trust
+    successor.rollback()
+    thread.join()
+    assert setting(session, "lock_timeout") == own
+    limit = "transaction_timeout" if session.info.server_version >= 170000 else "statement_timeout"
+    assert 0 < _milliseconds(session, limit) <= 19_800
+    held = admin.execute(
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = %s AND granted "
+        "AND (classid::bigint << 32) | objid::bigint "
+        "IN (fencing.lock_key(%s), fencing.identity_key(%s))",
+        (session.info.backend_pid, ACCOUNT, ACCOUNT),
+    ).fetchone()
+    assert held == (2,)
+
+
+@pytest.mark.parametrize("own", ["0", "30s"])
 def test_the_wait_ends_with_the_trust(session, connect, own):
     admit(connect(), 2, BOB)
     session.execute(f"SET LOCAL lock_timeout = '{own}'")
@@ -204,6 +236,8 @@ def test_a_limit_is_never_longer_than_the_users_own(session, name, own):
     most = {"100": 100, "3h": 7_200_000, "1d": 7_200_000}[own]
     if name == "client_connection_check_interval":
         most = min(most, 500)
+    else:
+        assert _milliseconds(session, "client_connection_check_interval") == 500
     assert most * 0.99 <= _milliseconds(session, name) <= most
     session.rollback()
     assert setting(session, name) == {"100": "100ms", "3h": "3h", "1d": "1d"}[own]
