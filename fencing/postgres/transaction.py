@@ -178,16 +178,19 @@ class _Block(_BaseBlock, AbstractContextManager[psycopg.Transaction]):
                     entry.stamp = connection.wait(begin_and_enter(connection, psycopg, entry.entry))
             else:
                 entry.stamp = stamp_of(cursor(connection).execute(ENTER, entry.entry).fetchone())
+            entry.note_on(connection)
+            entry.in_block = True
+            return self._transaction  # noqa: TRY300 - an interrupt may come here, too
         except BaseException as error:
-            if is_in_pipeline(connection):  # interrupted: answers are unread, it cannot be left
+            entry.in_block = False
+            if not isinstance(error, Exception):
+                # An interrupt comes anywhere, between an act and its note as well; a connection
+                # that is closed surely has nothing of ours.
                 connection.close()
             if begun:
                 self._transaction.__exit__(type(error), error, error.__traceback__)
             self._raise_typed(error)
             raise
-        entry.note_on(self._connection)
-        entry.in_block = True
-        return self._transaction
 
     def __exit__(
         self,
@@ -211,6 +214,10 @@ class _Block(_BaseBlock, AbstractContextManager[psycopg.Transaction]):
             except psycopg.Error as error:
                 self._raise_typed(error)
                 raise
+        except BaseException as error:
+            if not isinstance(error, Exception) and not is_idle(self._connection):
+                self._connection.close()  # interrupted before it was ended
+            raise
         finally:
             self._entry.in_block = False
 
@@ -249,7 +256,7 @@ class _AsyncBlock(_BaseBlock, AbstractAsyncContextManager[psycopg.AsyncTransacti
                 entered = await async_cursor(connection).execute(ENTER, entry.entry)
                 entry.stamp = stamp_of(await entered.fetchone())
         except BaseException as error:
-            if is_in_pipeline(connection):
+            if is_in_pipeline(connection):  # cancelled: answers are unread, it cannot be left
                 await connection.close()
             if begun:
                 await self._transaction.__aexit__(type(error), error, error.__traceback__)
@@ -281,6 +288,10 @@ class _AsyncBlock(_BaseBlock, AbstractAsyncContextManager[psycopg.AsyncTransacti
             except psycopg.Error as error:
                 await self._raise_typed(error)
                 raise
+        except BaseException as error:
+            if not isinstance(error, Exception) and not is_idle(self._connection):
+                await self._connection.close()
+            raise
         finally:
             self._entry.in_block = False
 

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
-import sys
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
 import psycopg
 import pytest
 from sqlalchemy import create_engine, event, text
@@ -18,11 +13,8 @@ from fencing.core import message
 from fencing.hooks import entry
 from tests.support.bank import Account, Bank, presented
 from tests.support.databases import plain_url
+from tests.support.interrupting import interrupted_before_line
 from tests.support.scripted import ScriptedLocks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
 
 PREPARED = text("SELECT count(*) FROM pg_prepared_statements WHERE name = 'fencing_enter'")
 
@@ -130,31 +122,6 @@ def test_nobody_sees_the_nonce_in_a_list_of_statements(
         assert lease.holder not in query
 
 
-@contextmanager
-def interrupted_before_line(number: int) -> Iterator[list[str]]:
-    """Raise in the n-th line that is run of what enters; yields those that were."""
-    lines: list[str] = []
-
-    def trace(frame: FrameType, happened: str, _: object) -> object:
-        if frame.f_code.co_filename not in (entry.__file__, message.__file__):
-            return None
-        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-        # Python runs the line of a block again at its end, where no signal would be handled.
-        if happened == "line" and not line.startswith(("with ", "async with ")):
-            lines.append(line)
-            if len(lines) == number:
-                sys.settrace(before)
-                raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)  # type: ignore[arg-type]
-    try:
-        yield lines
-    finally:
-        sys.settrace(before)
-
-
 def test_wherever_it_is_interrupted_the_next_user_of_the_connection_finds_nothing_of_it(
     make_engine, locks, resource
 ) -> None:
@@ -162,7 +129,7 @@ def test_wherever_it_is_interrupted_the_next_user_of_the_connection_finds_nothin
     guard = Guard(locks, engine)
     with guard.acquire(resource, ttl=600):
         for number in range(1, 1000):
-            with interrupted_before_line(number) as lines:
+            with interrupted_before_line(number, entry, message) as lines:
                 try:
                     with engine.connect() as connection:
                         connection.begin()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -17,9 +18,12 @@ from fencing import (
     UnfencedWriteError,
     postgres,
 )
+from fencing.core import message
 from tests.support.databases import plain_url
+from tests.support.interrupting import interrupted_before_line
 from tests.support.proxy import TcpProxy
 from tests.support.scripted import expire
+from tests.support.sides import SyncSide
 
 if TYPE_CHECKING:
     from tests.support.bank import Bank
@@ -46,7 +50,7 @@ async def test_a_holder_writes_and_it_is_committed(
 
 
 @pytest.mark.parametrize("autocommit", [True, False])
-async def test_the_mode_stays_what_it_was_however_the_block_ends(
+async def test_an_end_that_is_interrupted_leaves_no_transaction_open(
     side, connection, lease, autocommit, monkeypatch
 ) -> None:
     def interrupted(*_: object) -> None:
@@ -58,8 +62,7 @@ async def test_the_mode_stays_what_it_was_however_the_block_ends(
             assert connection.autocommit is autocommit
             monkeypatch.setattr(psycopg.Transaction, "__exit__", interrupted)
             monkeypatch.setattr(psycopg.AsyncTransaction, "__aexit__", interrupted)
-    assert connection.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
-    assert connection.autocommit is autocommit
+    assert connection.closed
 
 
 async def test_what_was_presented_is_gone_in_the_next_transaction(
@@ -311,6 +314,36 @@ async def test_a_transaction_that_has_begun_is_refused(side, connection, lease) 
     with pytest.raises(FencingUsageError, match="in a transaction; a lease"):
         async with side.block(postgres.transaction(connection, lease)):
             pytest.fail("it has begun")
+
+
+@pytest.mark.parametrize("side", [SyncSide], indirect=True)
+async def test_wherever_its_entry_is_interrupted_nothing_of_it_is_left(
+    side, bank, guard, account, resource
+) -> None:
+    lease = await side.do(guard.acquire(resource, ttl=600))
+    for number in range(1, 1000):
+        connection = await side.connect(bank.plain_url)
+        block = postgres.transaction(connection, lease)
+        with interrupted_before_line(
+            number, sys.modules["fencing.postgres.transaction"], message
+        ) as lines:
+            try:
+                block.__enter__()
+            except KeyboardInterrupt:
+                pass
+            else:
+                break
+        where = f"interrupted before {lines[-1]!r}"
+        if not connection.closed:
+            assert connection.info.transaction_status.name == "IDLE", where
+            with pytest.raises(psycopg.Error, match="unfenced write"):
+                connection.execute(DEBIT, (account,))
+            connection.rollback()
+            with postgres.transaction(connection, lease):
+                connection.execute(DEBIT, (account,))
+        connection.close()
+    block.__exit__(None, None, None)
+    assert number > 40
 
 
 async def test_a_block_is_used_once(side, connection, lease) -> None:

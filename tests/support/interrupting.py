@@ -1,0 +1,40 @@
+"""An interrupt before any chosen line of some modules, as a signal may bring it."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType, ModuleType
+
+__all__ = ["interrupted_before_line"]
+
+
+@contextmanager
+def interrupted_before_line(number: int, *modules: ModuleType) -> Iterator[list[str]]:
+    """Raise ``KeyboardInterrupt`` before the n-th line run of some modules; yields those run."""
+    files = {module.__file__ for module in modules}
+    lines: list[str] = []
+
+    def trace(frame: FrameType, happened: str, _: object) -> object:
+        if frame.f_code.co_filename not in files:
+            return None
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        # Python runs the line of a block again at its end, where no signal would be handled.
+        if happened == "line" and not line.startswith(("with ", "async with ")):
+            lines.append(line)
+            if len(lines) == number:
+                sys.settrace(before)
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)  # type: ignore[arg-type]
+    try:
+        yield lines
+    finally:
+        sys.settrace(before)
