@@ -5,6 +5,7 @@ and a script may touch them all::
 
     fencing:{account:42}:lock       token, holder, owner; expires with the lease
     fencing:{account:42}:counter    the token issued last; never expires
+    fencing:{account:42}:queue      who waits for the lock; expires when nobody asks any more
 
 Redis takes as the tag what stands between the first ``{`` and the first ``}`` after it, so braces
 inside a resource's name are written ``%7B`` and ``%7D``, and therefore ``%`` is written ``%25``.
@@ -18,6 +19,8 @@ from importlib.resources import files
 
 __all__ = ["ACQUIRE", "RAISE", "RELEASE", "RENEW", "Script", "check_namespace", "keys_of"]
 
+_OURS = "fencing.locks"
+
 
 @dataclass(frozen=True, slots=True)
 class Script:
@@ -26,37 +29,44 @@ class Script:
     Attributes:
         name: Of its file, without ``.lua``.
         package: Whose ``lua/`` it is in.
+        uses: Files of ours with functions that it calls; their texts come before its own.
         text: The script.
         sha: What Redis names it by.
     """
 
     name: str
-    package: str = "fencing.locks"
+    package: str = _OURS
+    uses: tuple[str, ...] = ()
     text: str = field(init=False, repr=False)
     sha: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        text = (files(self.package) / "lua" / f"{self.name}.lua").read_text("utf-8")
+        texts = [
+            (files(package) / "lua" / f"{name}.lua").read_text("utf-8")
+            for package, names in ((_OURS, self.uses), (self.package, (self.name,)))
+            for name in names
+        ]
+        text = "".join(texts)
         object.__setattr__(self, "text", text)
         # SHA-1 is what EVALSHA names a script by; nothing rests on its strength.
         digest = hashlib.sha1(text.encode(), usedforsecurity=False)
         object.__setattr__(self, "sha", digest.hexdigest())
 
 
-ACQUIRE = Script("acquire")
+ACQUIRE = Script("acquire", uses=("issue", "hand_over"))
 RENEW = Script("renew")
-RELEASE = Script("release")
-RAISE = Script("raise")
+RELEASE = Script("release", uses=("issue", "hand_over"))
+RAISE = Script("raise", uses=("issue",))
 
 
-def keys_of(namespace: str, resource: str) -> tuple[bytes, bytes]:
-    """The lock and the counter of a resource, in the order in which the scripts take them.
+def keys_of(namespace: str, resource: str) -> tuple[bytes, bytes, bytes]:
+    """The lock, the counter and the queue of a resource, in the order that the scripts take.
 
     Bytes, because a client encodes a ``str`` in whatever encoding it was configured with.
     """
     tag = resource.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")
     stem = f"{namespace}:{{{tag}}}"
-    return f"{stem}:lock".encode(), f"{stem}:counter".encode()
+    return f"{stem}:lock".encode(), f"{stem}:counter".encode(), f"{stem}:queue".encode()
 
 
 def check_namespace(namespace: str) -> str:

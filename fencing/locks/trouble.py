@@ -16,7 +16,7 @@ REDIS_ERRORS = (
 )
 """What can come out of a call on a client because of Redis or the way to it."""
 
-_COMMANDS = "+eval +evalsha +get +set +incr +del +pttl +pexpire"
+_COMMANDS = "+eval +evalsha +get +set +incr +del +pttl +pexpire +zadd +zrange +zrem"
 _NO_PERMISSION = (
     "the Redis user lacks a permission (NOPERM): the lock service needs "
     f"{_COMMANDS} on the keys of its namespace"
@@ -93,8 +93,8 @@ _MEANINGS: list[tuple[type[BaseException], str, bool, str]] = [
         "WRONGTYPE",
         False,
         (
-            "the key of the lock or of its counter holds another type (WRONGTYPE), so it is "
-            "somebody else's: use another namespace, or delete it"
+            "a key of the lock, its counter or its queue holds another type (WRONGTYPE), so it "
+            "is somebody else's: use another namespace, or delete it"
         ),
     ),
     (

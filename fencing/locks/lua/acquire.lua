@@ -1,11 +1,14 @@
--- Acquires the lock of one resource and issues its fencing token.
+-- Acquires the lock of one resource and issues its fencing token; or takes a place in its queue.
 --
 -- KEYS[1]  lock       a string "token:holder:owner" that expires; absent while the lock is free
 -- KEYS[2]  counter    the token issued last, a decimal string; never expires
+-- KEYS[3]  queue      a sorted set of who waits; see hand_over.lua
 -- ARGV[1]  holder     nonce of this acquisition, hexadecimal
 -- ARGV[2]  ttl        length of the lease, in milliseconds
 -- ARGV[3]  floor      the token will be greater than this; "0" for no floor
 -- ARGV[4]  owner      a label for people
+-- ARGV[5]  record     who waits, as hand_over.lua says; absent or empty: nobody waits
+-- ARGV[6]  last       "last": the waiting is over, so the record is taken out of the queue
 --
 -- Answers (the holder is echoed so that a connection out of step is noticed):
 --   {"granted", holder, token}              token: a decimal string
@@ -14,16 +17,26 @@
 --   {"exhausted", holder}                   the counter stands at 2^53 - 1
 --   {"garbled", holder}                     the counter is not a number from 0 upwards
 
-local lock, counter = KEYS[1], KEYS[2]
-local holder, ttl, floor, owner = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+-- In milliseconds, well above the time between two requests of a waiter: a forgotten queue ends.
+local QUEUE_TTL = 30000
+
+local lock, counter, queue = KEYS[1], KEYS[2], KEYS[3]
+local holder, ttl, floor, owner, record, last = unpack(ARGV)
+local waits = record and record ~= ''
 
 local value = redis.call('GET', lock)
+if not value then
+  -- When somebody waits for a lock that is free, its last lease was not released. Whoever asks
+  -- first now is not the first who wanted it.
+  value = hand_over(lock, counter, queue, record)
+end
 if value then
   local left = redis.call('PTTL', lock)
   local token, current, label = string.match(value, '^(%d+):(%x+):(.*)$')
   if current == holder then
-    -- The answer to our first request was lost. Re-arm, for this request's trust counts from its
-    -- own sending; but never shorten: it may be the older one, late, behind a renewal.
+    -- The answer to our first request was lost, or the lock was handed to us for a little while.
+    -- Re-arm, for this request's trust counts from its own sending; but never shorten: it may be
+    -- the older one, late, behind a renewal.
     if left < tonumber(ttl) then
       redis.call('PEXPIRE', lock, ttl)
     end
@@ -32,24 +45,22 @@ if value then
   if left == -1 then
     return {'endless', holder}
   end
+  if waits and last == 'last' then
+    redis.call('ZREM', queue, record)
+  elseif waits then
+    local behind = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or 0
+    redis.call('ZADD', queue, 'NX', behind + 1, record)
+    redis.call('PEXPIRE', queue, QUEUE_TTL)
+  end
   return {'held', holder, left, token or '', label or ''}
 end
 
-local last = redis.call('GET', counter) or '0'
-if last ~= '0' and not string.match(last, '^[1-9]%d*$') then
-  return {'garbled', holder}
+local token, trouble = next_token(counter, floor)
+if not token then
+  return {trouble, holder}
 end
--- A Lua number is a double: from 2^53 upwards it cannot count by one.
-if math.max(tonumber(last), tonumber(floor)) >= 9007199254740991 then
-  return {'exhausted', holder}
-end
-if tonumber(floor) > tonumber(last) then
-  redis.call('SET', counter, floor)
-end
--- Scripts do not roll back: if SET fails after INCR, a token is skipped; the other way round one
--- would be issued twice.
-redis.call('INCR', counter)
--- Read back, because tostring() of INCR's answer would be "1e+14" one day.
-local token = redis.call('GET', counter)
 redis.call('SET', lock, token .. ':' .. holder .. ':' .. owner, 'PX', ttl)
+if waits then
+  redis.call('ZREM', queue, record)
+end
 return {'granted', holder, token}

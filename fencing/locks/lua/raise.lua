@@ -27,19 +27,9 @@ if tonumber(token) > tonumber(floor) then
   return {'raised', holder, token}
 end
 
-local last = redis.call('GET', counter) or '0'
-if last ~= '0' and not string.match(last, '^[1-9]%d*$') then
-  return {'garbled', holder}
+local raised, trouble = next_token(counter, floor)
+if not raised then
+  return {trouble, holder}
 end
--- A Lua number is a double: from 2^53 upwards it cannot count by one.
-if math.max(tonumber(last), tonumber(floor)) >= 9007199254740991 then
-  return {'exhausted', holder}
-end
-if tonumber(floor) > tonumber(last) then
-  redis.call('SET', counter, floor)
-end
-redis.call('INCR', counter)
--- Read back, because tostring() of INCR's answer would be "1e+14" one day.
-token = redis.call('GET', counter)
-redis.call('SET', lock, token .. ':' .. holder .. ':' .. owner, 'KEEPTTL')
-return {'raised', holder, token}
+redis.call('SET', lock, raised .. ':' .. holder .. ':' .. owner, 'KEEPTTL')
+return {'raised', holder, raised}

@@ -1,20 +1,25 @@
--- Releases a lock that is still its holder's.
+-- Releases a lock that is still its holder's: to whoever has waited for it longest.
 --
 -- The holder alone is compared: it is new for each acquisition, so it says more than a token, and
 -- it also fits when the answer that told us our token was lost.
 --
 -- KEYS[1]  lock       a string "token:holder:owner" that expires
--- KEYS[2]  counter    unused; the tokens go on from where they are
+-- KEYS[2]  counter    the token issued last, a decimal string
+-- KEYS[3]  queue      a sorted set of who waits; see hand_over.lua
 -- ARGV[1]  holder     nonce of the acquisition, hexadecimal
+-- ARGV[2]  record     of an acquisition that is given up while it may wait; absent: of none
 --
 -- Answers (the holder is echoed so that a connection out of step is noticed):
 --   {"released", holder}
 --   {"absent", holder}      nobody holds the lock
 --   {"other", holder}       another holder has it
 
-local lock = KEYS[1]
-local holder = ARGV[1]
+local lock, counter, queue = KEYS[1], KEYS[2], KEYS[3]
+local holder, record = ARGV[1], ARGV[2]
 
+if record then
+  redis.call('ZREM', queue, record)
+end
 local value = redis.call('GET', lock)
 if not value then
   return {'absent', holder}
@@ -22,5 +27,9 @@ end
 if string.match(value, '^%d+:(%x+):') ~= holder then
   return {'other', holder}
 end
-redis.call('DEL', lock)
+-- Whatever is wrong with the counter or the queue, the lock is released; who asks next is told.
+local fine, handed = pcall(hand_over, lock, counter, queue)
+if not (fine and handed) then
+  redis.call('DEL', lock)
+end
 return {'released', holder}
