@@ -1,13 +1,16 @@
-"""``fencing verify``: what a database has of fencing, held against what it should have."""
+"""``fencing verify``: what a database, or a lock service, has, held against what it should have."""
 
 from __future__ import annotations
 
 import importlib
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from fencing.verification import ServiceVerification, Verification
 
 __all__ = ["verify"]
 
@@ -22,32 +25,40 @@ FOUND, COULD_NOT_LOOK = 1, 2
     metavar="MODULE:NAME",
     help="A declarative base class or a MetaData whose tables should be guarded as declared.",
 )
+@click.option(
+    "--namespace",
+    default="fencing",
+    show_default=True,
+    help="What the keys of a lock service begin with.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--strict", is_flag=True, help="Fail for warnings, too.")
-def verify(url: str | None, *, models: tuple[str, ...], as_json: bool, strict: bool) -> None:
-    """Verify the guards of the PostgreSQL database at URL.
+def verify(
+    url: str | None, *, models: tuple[str, ...], namespace: str, as_json: bool, strict: bool
+) -> None:
+    """Verify the guards of the PostgreSQL database at URL, or the Redis of a lock service there.
 
-    Lists every guard, and says what is missing, switched off, changed by hand or left open, and
-    what to do about it. Reads catalogs only; connect as the role that the application uses.
+    Of a database: lists every guard, and says what is missing, switched off, changed by hand or
+    left open, and what to do about it. Of a Redis: which settings may lose locks, and which
+    permissions are missing. Reads only; connect as the user that the application has.
 
-    URL looks like postgresql://user:password@host:5432/database; default: FENCING_DATABASE_URL.
+    URL looks like postgresql://user:password@host:5432/database, or redis://..., rediss://...,
+    unix://...; default: FENCING_DATABASE_URL.
 
     Ends with status 0 if there is no error, 1 if there is one (with --strict: or a warning), and 2
     if it could not look.
     """
     if not url:
         raise click.UsageError("pass URL, or set FENCING_DATABASE_URL")
-    from fencing.administration import verify_url
-    from fencing.migration import place
+    of_redis = url.startswith(("redis://", "rediss://", "unix://"))
+    if of_redis and models:
+        raise click.UsageError("--models goes with the URL of a database")
     from fencing.tables.refusals import describe
-    from fencing.verification import declared_in
-    from fencing.verification.report import as_json as to_json
-    from fencing.verification.report import as_text
 
     try:
-        declared = declared_in(*map(load, models)) if models else None
-        verification = verify_url(url, declared)
-        where = place(url)
+        found, told, as_object = (
+            _of_redis(url, namespace) if of_redis else _of_database(url, models)
+        )
     except click.ClickException:
         raise
     except Exception as error:
@@ -56,12 +67,28 @@ def verify(url: str | None, *, models: tuple[str, ...], as_json: bool, strict: b
             raise
         click.echo(f"Error: {line}", err=True)
         sys.exit(COULD_NOT_LOOK)
-    if as_json:
-        click.echo(json.dumps(to_json(verification)))
-    else:
-        click.echo(as_text(verification, where))
-    if not verification.passes(strict=strict):
+    click.echo(json.dumps(as_object) if as_json else told)
+    if not found.passes(strict=strict):
         sys.exit(FOUND)
+
+
+def _of_database(url: str, models: tuple[str, ...]) -> tuple[Verification, str, dict[str, Any]]:
+    from fencing.administration import verify_url
+    from fencing.migration import place
+    from fencing.verification import declared_in
+    from fencing.verification.report import as_json, as_text
+
+    declared = declared_in(*map(load, models)) if models else None
+    found = verify_url(url, declared)
+    return found, as_text(found, place(url)), as_json(found)
+
+
+def _of_redis(url: str, namespace: str) -> tuple[ServiceVerification, str, dict[str, Any]]:
+    from fencing.locks.looking import verify_url
+    from fencing.verification.report import service_as_json, service_as_text
+
+    found = verify_url(url, namespace)
+    return found, service_as_text(found), service_as_json(found)
 
 
 def load(name: str) -> Any:  # noqa: ANN401 -- whatever the module has

@@ -20,7 +20,7 @@ import redis.asyncio
 
 from fencing.clock import now
 from fencing.lease import AsyncLease, Lease, new_holder
-from fencing.locks import steps
+from fencing.locks import looking, steps
 from fencing.locks.performing import AsyncPerformer, Performer
 from fencing.locks.scripts import check_namespace
 from fencing.locks.steps import Grant
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from fencing.locks.clients import AnyAsyncClient, AnyClient
+    from fencing.verification import ServiceVerification
 
 __all__ = ["AsyncRedisLockService", "RedisLockService"]
 
@@ -59,6 +60,7 @@ class RedisLockService:
     def __init__(self, client: AnyClient, *, namespace: str = "fencing") -> None:
         self.namespace = check_namespace(namespace)
         self._redis = Performer(client, self.namespace)
+        self._client = client
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} namespace={self.namespace!r}>"
@@ -182,6 +184,16 @@ class RedisLockService:
         lease.raise_if_over()
         self._redis.perform(steps.raise_token(lease, floor, started_at=now()), lease.resource)
 
+    def verify(self) -> ServiceVerification:
+        """Look what weakens this service: settings, permissions and state of its servers.
+
+        Reads only, over connections of its own, for at most 10 s.
+
+        Raises:
+            LockServiceError: A server could not be reached.
+        """
+        return looking.verify(self._client, self.namespace)
+
     def close(self) -> None:
         """Close the service's connections; another call opens them again."""
         self._redis.close()
@@ -217,6 +229,7 @@ class AsyncRedisLockService:
     def __init__(self, client: AnyAsyncClient, *, namespace: str = "fencing") -> None:
         self.namespace = check_namespace(namespace)
         self._redis = AsyncPerformer(client, self.namespace)
+        self._client = client
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} namespace={self.namespace!r}>"
@@ -303,6 +316,10 @@ class AsyncRedisLockService:
         check_floor(floor)
         lease.raise_if_over()
         await self._redis.perform(steps.raise_token(lease, floor, started_at=now()), lease.resource)
+
+    async def verify(self) -> ServiceVerification:
+        """See :meth:`RedisLockService.verify`."""
+        return await looking.averify(self._client, self.namespace)
 
     async def aclose(self) -> None:
         """Close the service's connections; another call opens them again."""

@@ -17,7 +17,16 @@ import hashlib
 from dataclasses import dataclass, field
 from importlib.resources import files
 
-__all__ = ["ACQUIRE", "RAISE", "RELEASE", "RENEW", "Script", "check_namespace", "keys_of"]
+__all__ = [
+    "ACQUIRE",
+    "PERMITTED",
+    "RAISE",
+    "RELEASE",
+    "RENEW",
+    "Script",
+    "check_namespace",
+    "keys_of",
+]
 
 _OURS = "fencing.locks"
 
@@ -57,6 +66,7 @@ ACQUIRE = Script("acquire", uses=("issue", "hand_over"))
 RENEW = Script("renew")
 RELEASE = Script("release", uses=("issue", "hand_over"))
 RAISE = Script("raise", uses=("issue",))
+PERMITTED = Script("permitted")
 
 
 def keys_of(namespace: str, resource: str) -> tuple[bytes, bytes, bytes]:

@@ -6,6 +6,7 @@ import redis
 import redis.exceptions
 
 from fencing.locks.asking import Trouble
+from fencing.locks.permissions import BY_SCRIPTS, ON_CLUSTER, TO_RUN
 
 __all__ = ["REDIS_ERRORS", "trouble_of"]
 
@@ -16,10 +17,11 @@ REDIS_ERRORS = (
 )
 """What can come out of a call on a client because of Redis or the way to it."""
 
-_COMMANDS = "+eval +evalsha +get +set +incr +del +pttl +pexpire +zadd +zrange +zrem"
 _NO_PERMISSION = (
     "the Redis user lacks a permission (NOPERM): the lock service needs "
-    f"{_COMMANDS} on the keys of its namespace"
+    f"{' '.join(f'+{command}' for command in (*TO_RUN, *BY_SCRIPTS))} on the keys of its "
+    f"namespace, and on a cluster {' '.join(f'+{command}' for command in ON_CLUSTER)}; "
+    "`fencing verify` says which are missing"
 )
 
 # The first that fits: exception, text to be found in it, whether to try again, what it means.

@@ -10,14 +10,23 @@ In three steps: :mod:`~fencing.verification.facts` gathers, the checks judge,
 """
 
 from fencing.verification.declared import Declared, declared_in
-from fencing.verification.findings import Finding, Verification, VerifiedTable, together
+from fencing.verification.findings import (
+    Finding,
+    ServiceVerification,
+    Verification,
+    VerifiedTable,
+    by_gravity,
+    together,
+)
 from fencing.verification.plan import perform, perform_async, verification
 
 __all__ = [
     "Declared",
     "Finding",
+    "ServiceVerification",
     "Verification",
     "VerifiedTable",
+    "by_gravity",
     "declared_in",
     "perform",
     "perform_async",

@@ -6,15 +6,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 __all__ = [
     "ABSENT",
     "SEVERITIES",
     "Finding",
+    "ServiceVerification",
     "Severity",
     "Verification",
     "VerifiedTable",
+    "by_gravity",
     "together",
 ]
 
@@ -32,12 +34,13 @@ class Finding:
     """One thing that a verification has found.
 
     Attributes:
-        severity: ``"error"``: there is a way around a guard, or the guard does not work;
-            ``"warning"``: something weakens it, or may; ``"info"``: good to know.
+        severity: ``"error"``: there is a way around a guard, or the guard or the lock service
+            does not work; ``"warning"``: something weakens it, or may; ``"info"``: good to know.
         code: What kind of thing, such as ``"trigger-disabled"``; stable between versions.
         message: What was found, in a sentence.
         remedy: What to do about it; where it is SQL, it can be run as it is.
-        table: The table concerned, with its schema; ``None`` where it is the whole database.
+        table: The table concerned, with its schema; ``None`` where it is the whole database, or
+            a lock service.
         subject: The trigger, function, role, setting, ... concerned, if it is one.
     """
 
@@ -72,8 +75,23 @@ class VerifiedTable:
     parts: tuple[str, ...] = ()
 
 
+class _Judged:
+    """What can be said of findings, wherever they were found."""
+
+    __slots__ = ()
+    findings: tuple[Finding, ...]
+
+    def count(self, severity: Severity) -> int:
+        """How many findings of a severity there are."""
+        return sum(finding.severity == severity for finding in self.findings)
+
+    def passes(self, *, strict: bool = False) -> bool:
+        """Whether there is no error; if ``strict``, no warning either."""
+        return not self.count("error") and not (strict and self.count("warning"))
+
+
 @dataclass(frozen=True, slots=True)
-class Verification:
+class Verification(_Judged):
     """What was found in one database.
 
     Attributes:
@@ -88,13 +106,34 @@ class Verification:
     tables: tuple[VerifiedTable, ...]
     findings: tuple[Finding, ...]
 
-    def count(self, severity: Severity) -> int:
-        """How many findings of a severity there are."""
-        return sum(finding.severity == severity for finding in self.findings)
 
-    def passes(self, *, strict: bool = False) -> bool:
-        """Whether there is no error; if ``strict``, no warning either."""
-        return not self.count("error") and not (strict and self.count("warning"))
+@dataclass(frozen=True, slots=True)
+class ServiceVerification(_Judged):
+    """What was found on the servers of one lock service.
+
+    Attributes:
+        service: What they are, such as ``"valkey 9.1.2"``.
+        nodes: Which were looked at, as ``host:port`` or the path of a socket.
+        findings: What was found, the gravest first.
+    """
+
+    service: str
+    nodes: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+
+def by_gravity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Findings, the gravest first."""
+    return tuple(sorted(findings, key=_gravity))
+
+
+def _gravity(finding: Finding) -> tuple[int, str, str, str]:
+    return (
+        SEVERITIES.index(finding.severity),
+        finding.table or "",
+        finding.code,
+        finding.subject or "",
+    )
 
 
 def together(verifications: Sequence[Verification]) -> list[Verification]:

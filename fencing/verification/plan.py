@@ -9,10 +9,10 @@ from fencing.schema.template import quote_literal
 from fencing.verification import declarations, guards, roles, schema, settings
 from fencing.verification.expected import FLOORS
 from fencing.verification.facts import gather
-from fencing.verification.findings import SEVERITIES, Finding, Verification
+from fencing.verification.findings import Verification, by_gravity
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 
     from fencing.verification.declared import Declared
     from fencing.verification.facts import Facts, Queries
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["perform", "perform_async", "verification"]
 
 T = TypeVar("T")
+Q = TypeVar("Q")
 
 
 def verification(declared: Sequence[Declared] | None = None) -> Queries[Verification]:
@@ -49,11 +50,11 @@ def verification(declared: Sequence[Declared] | None = None) -> Queries[Verifica
         database=facts.database,
         schema_version=facts.version,
         tables=tuple(declarations.tables(facts, found, declared)),
-        findings=tuple(sorted(findings, key=_gravity)),
+        findings=by_gravity(findings),
     )
 
 
-def perform(queries: Queries[T], fetch: Callable[[str], Iterable[Any]]) -> T:
+def perform(queries: Generator[Q, Iterable[Any], T], fetch: Callable[[Q], Iterable[Any]]) -> T:
     """Carry a verification out.
 
     Args:
@@ -70,7 +71,9 @@ def perform(queries: Queries[T], fetch: Callable[[str], Iterable[Any]]) -> T:
         return result
 
 
-async def perform_async(queries: Queries[T], fetch: Callable[[str], Awaitable[Iterable[Any]]]) -> T:
+async def perform_async(
+    queries: Generator[Q, Iterable[Any], T], fetch: Callable[[Q], Awaitable[Iterable[Any]]]
+) -> T:
     """:func:`perform` for asyncio."""
     try:
         query = next(queries)
@@ -105,12 +108,3 @@ def _bodies(facts: Facts, found: Sequence[Guard]) -> Queries[dict[int, str] | No
             ]
             (bodies[guard.function],) = yield f"SELECT fencing.render_body({', '.join(arguments)})"
     return bodies
-
-
-def _gravity(finding: Finding) -> tuple[int, str, str, str]:
-    return (
-        SEVERITIES.index(finding.severity),
-        finding.table or "",
-        finding.code,
-        finding.subject or "",
-    )

@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Any
 from fencing.verification.findings import SEVERITIES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from fencing.verification.findings import Finding, Verification, VerifiedTable
+    from fencing.verification.findings import (
+        Finding,
+        ServiceVerification,
+        Verification,
+        VerifiedTable,
+    )
 
-__all__ = ["as_json", "as_text"]
+__all__ = ["as_json", "as_text", "service_as_json", "service_as_text"]
 
 _WIDTH = 96
 
@@ -24,6 +29,21 @@ def as_json(verification: Verification) -> dict[str, Any]:
         "database": verification.database,
         "schema_version": verification.schema_version,
         "tables": [asdict(table) for table in verification.tables],
+        **_findings_as_json(verification),
+    }
+
+
+def service_as_json(verification: ServiceVerification) -> dict[str, Any]:
+    """What it prints of a lock service."""
+    return {
+        "service": verification.service,
+        "nodes": list(verification.nodes),
+        **_findings_as_json(verification),
+    }
+
+
+def _findings_as_json(verification: Verification | ServiceVerification) -> dict[str, Any]:
+    return {
         "findings": [asdict(finding) for finding in verification.findings],
         "counts": {severity: verification.count(severity) for severity in SEVERITIES},
     }
@@ -63,7 +83,19 @@ def _lines(verification: Verification, place: str) -> Iterator[str]:
         yield "the database"
         yield from _several(everything_else)
     yield ""
-    yield ", ".join(
+    yield _counts(verification)
+
+
+def service_as_text(verification: ServiceVerification) -> str:
+    """What ``fencing verify`` prints of a lock service."""
+    lines = [f"{verification.service} at {', '.join(verification.nodes)}"]
+    if verification.findings:
+        lines += ["", *_several(verification.findings)]
+    return "\n".join([*lines, "", _counts(verification)])
+
+
+def _counts(verification: Verification | ServiceVerification) -> str:
+    return ", ".join(
         f"{count} {severity if severity == 'info' or count == 1 else severity + 's'}"
         for severity in SEVERITIES
         for count in [verification.count(severity)]
@@ -81,7 +113,7 @@ def _headline(table: VerifiedTable) -> str:
     return "  ".join(facts)
 
 
-def _several(findings: list[Finding]) -> Iterator[str]:
+def _several(findings: Iterable[Finding]) -> Iterator[str]:
     for finding in findings:
         start = f"  {finding.severity:<8} {finding.code}: "
         yield from textwrap.wrap(

@@ -1,0 +1,29 @@
+"""What the Redis user of a lock service must be allowed to do: the only list of it.
+
+Messages, the verification and the documentation tell it; a test runs everything a service does as
+a user with just these rights, and again without each of them.
+"""
+
+from __future__ import annotations
+
+__all__ = ["BY_SCRIPTS", "ON_CLUSTER", "TO_RUN", "acl_rules"]
+
+TO_RUN = ("evalsha", "eval")
+"""What a service sends."""
+
+BY_SCRIPTS = ("get", "set", "incr", "del", "pttl", "pexpire")
+"""What its scripts call, each on keys of its namespace."""
+
+ON_CLUSTER = ("cluster|slots", "command")
+"""What redis-py sends besides, to find the node of a key."""
+
+
+def acl_rules(namespace: str, *, cluster: bool = False) -> str:
+    """The rules for ``ACL SETUSER``, after the user's name and password.
+
+    Args:
+        namespace: The lock service's.
+        cluster: Whether the user is one of a Redis Cluster.
+    """
+    commands = (*TO_RUN, *BY_SCRIPTS, *(ON_CLUSTER if cluster else ()))
+    return " ".join([f"~{namespace}:*", "-@all", *(f"+{command}" for command in commands)])
