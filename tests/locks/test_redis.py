@@ -333,19 +333,6 @@ class TestErrors:
         client.execute_command("ACL SETUSER", "u", "on", ">p", "~*", *rights)
         fails("NOPERM", url=f"redis://u:p@127.0.0.1:{own_valkey.port}")
 
-    def test_a_user_with_the_permissions_that_the_message_lists(
-        self, client: redis.Redis, own_valkey: ValkeyProcess
-    ) -> None:
-        from fencing.locks.trouble import _COMMANDS
-
-        client.execute_command(
-            "ACL SETUSER", "u", "on", ">p", "~fencing:*", "+hello", "+client", *_COMMANDS.split()
-        )
-        url = f"redis://u:p@127.0.0.1:{own_valkey.port}"
-        with RedisLockService.from_url(url) as locks, locks.acquire("r", ttl=10) as lease:
-            lease.renew(20)
-            locks.raise_token(lease, floor=5)
-
     def test_a_replica(self, client: redis.Redis, fails: Any) -> None:
         client.execute_command("REPLICAOF", "127.0.0.1", 1)
         client.config_set("replica-serve-stale-data", "yes")

@@ -1,0 +1,124 @@
+"""A Redis user needs the commands that `fencing.locks.permissions` lists, and no others."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+import redis.asyncio
+
+from fencing.embedded import ValkeyProcess
+from fencing.errors import LockServiceError
+from fencing.locks import AsyncRedisLockService, RedisLockService
+from fencing.locks.permissions import BY_SCRIPTS, ON_CLUSTER, TO_RUN, acl_rules
+from tests.contract.facade import ThreadedLocks
+from tests.support.cluster import ValkeyCluster
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+PAGE = Path(__file__).parents[2] / "docs/how-to/redis.md"
+USER = {"username": "locks", "password": "secret"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ValkeyProcess]:
+    with ValkeyProcess() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ValkeyCluster]:
+    with ValkeyCluster(nodes=3) as cluster:
+        yield cluster
+
+
+def allow(nodes: list[ValkeyProcess], *rules: str) -> None:
+    """Give the user these rights, on servers that know no script yet."""
+    for node in nodes:
+        with redis.Redis.from_url(node.url) as client:
+            client.execute_command("ACL", "SETUSER", "locks", "reset", "on", ">secret", *rules)
+            client.script_flush()
+
+
+@contextlib.asynccontextmanager
+async def connected(kind: str, port: int, *, cluster: bool = False) -> AsyncIterator[Any]:
+    """A lock service of a kind as the user."""
+    if kind == "sync":
+        module: Any = redis
+    else:
+        module = redis.asyncio
+    client = (module.RedisCluster if cluster else module.Redis)(host="127.0.0.1", port=port, **USER)
+    if kind == "sync":
+        with client, RedisLockService(client) as locks:
+            yield ThreadedLocks(locks)
+    else:
+        async with client, AsyncRedisLockService(client) as locks:
+            yield locks
+
+
+async def use(locks: Any) -> None:
+    """Everything that a lock service does, on resources in several slots of a cluster."""
+    for resource in ("a", "b", "c", "d"):
+        lease = await locks.acquire(resource, ttl=10, floor=3)
+        assert await locks.try_acquire(resource) is None
+        await lease.renew(20)
+        await locks.raise_token(lease, floor=lease.token + 5)
+        await lease.release()
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+class TestOneServer:
+    async def test_the_listed_commands_are_enough(self, kind: str, server: ValkeyProcess) -> None:
+        allow([server], *acl_rules("fencing").split())
+        async with connected(kind, server.port) as locks:
+            await use(locks)
+
+    @pytest.mark.parametrize("command", [*TO_RUN, *BY_SCRIPTS])
+    async def test_none_of_them_can_be_left_out(
+        self, kind: str, server: ValkeyProcess, command: str
+    ) -> None:
+        allow([server], *acl_rules("fencing").split(), f"-{command}")
+        async with connected(kind, server.port) as locks:
+            with pytest.raises(LockServiceError, match="NOPERM") as raised:
+                await use(locks)
+        assert f"+{command}" in str(raised.value)
+
+    async def test_another_namespace_is_another_s(self, kind: str, server: ValkeyProcess) -> None:
+        allow([server], *acl_rules("fencing2").split())
+        async with connected(kind, server.port) as locks:
+            with pytest.raises(LockServiceError, match="NOPERM"):
+                await use(locks)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+class TestCluster:
+    async def test_the_listed_commands_are_enough(self, kind: str, cluster: ValkeyCluster) -> None:
+        allow(cluster.nodes, *acl_rules("fencing", cluster=True).split())
+        async with connected(kind, cluster.port, cluster=True) as locks:
+            await use(locks)
+
+
+@pytest.mark.parametrize("command", ON_CLUSTER)
+async def test_none_of_a_cluster_s_can_be_left_out(cluster: ValkeyCluster, command: str) -> None:
+    # Each is needed by one client of redis-py at least.
+    allow(cluster.nodes, *acl_rules("fencing", cluster=True).split(), f"-{command}")
+    failed = 0
+    for kind in ("sync", "async"):
+        try:
+            async with connected(kind, cluster.port, cluster=True) as locks:
+                await use(locks)
+        except (LockServiceError, redis.RedisError, redis.exceptions.RedisClusterException):
+            failed += 1
+    assert failed
+
+
+def test_the_documentation_has_the_same_list() -> None:
+    page = PAGE.read_text("utf-8")
+    (line,) = re.findall(r"^ACL SETUSER locks on >secret (.*)$", page, re.MULTILINE)
+    assert line == acl_rules("fencing")
+    assert " ".join(f"+{command}" for command in ON_CLUSTER) in page.replace("\\|", "|")
