@@ -6,13 +6,16 @@ a user with just these rights, and again without each of them.
 
 from __future__ import annotations
 
-__all__ = ["BY_SCRIPTS", "ON_CLUSTER", "TO_RUN", "acl_rules"]
+__all__ = ["BY_SCRIPTS", "ON_CLUSTER", "TO_RUN", "TO_WAKE", "acl_rules"]
 
 TO_RUN = ("evalsha", "eval")
 """What a service sends."""
 
-BY_SCRIPTS = ("get", "set", "incr", "del", "pttl", "pexpire")
+BY_SCRIPTS = ("get", "set", "incr", "del", "pttl", "pexpire", "zadd", "zrange", "zrem")
 """What its scripts call, each on keys of its namespace."""
+
+TO_WAKE = ("subscribe", "publish", "pubsub|numsub")
+"""What wakes those who wait, on channels of its namespace; without it they ask now and then."""
 
 ON_CLUSTER = ("cluster|slots", "command")
 """What redis-py sends besides, to find the node of a key."""
@@ -25,5 +28,6 @@ def acl_rules(namespace: str, *, cluster: bool = False) -> str:
         namespace: The lock service's.
         cluster: Whether the user is one of a Redis Cluster.
     """
-    commands = (*TO_RUN, *BY_SCRIPTS, *(ON_CLUSTER if cluster else ()))
-    return " ".join([f"~{namespace}:*", "-@all", *(f"+{command}" for command in commands)])
+    commands = (*TO_RUN, *BY_SCRIPTS, *TO_WAKE, *(ON_CLUSTER if cluster else ()))
+    where = (f"~{namespace}:*", f"&{namespace}:wake:*", "-@all")
+    return " ".join([*where, *(f"+{command}" for command in commands)])

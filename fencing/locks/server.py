@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fencing.locks.permissions import BY_SCRIPTS, TO_RUN
+from fencing.locks.permissions import BY_SCRIPTS, TO_RUN, TO_WAKE
 from fencing.locks.scripts import PERMITTED, keys_of
 
 if TYPE_CHECKING:
@@ -99,7 +99,9 @@ def _denied(
 ) -> Looks[tuple[str, ...]]:
     """Which commands of ours the user may not call."""
     key = keys_of(namespace, "verification")[0]
+    channel = f"{namespace}:wake:0".encode()
     wanted = [word for command in BY_SCRIPTS for word in (command.encode(), key)]
+    wanted += [word for command in TO_WAKE for word in (command.encode(), channel)]
     if replicas:
         wanted += [b"wait", b"0"]
     denied = []

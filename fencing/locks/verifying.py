@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fencing.locks.permissions import acl_rules
+from fencing.locks.permissions import TO_WAKE, acl_rules
 from fencing.verification import Finding, ServiceVerification, by_gravity
 
 if TYPE_CHECKING:
@@ -101,12 +101,19 @@ def _usable(facts: Facts, namespace: str, *, by_cluster: bool) -> Iterator[Findi
             f"Redis {version} is older than {'.'.join(map(str, OLDEST))}, which the scripts need",
             "upgrade it",
         )  # fmt: skip
-    if facts.denied:
+    rules = acl_rules(namespace, cluster=by_cluster)
+    if denied := [command for command in facts.denied if command not in TO_WAKE]:
         yield Finding(
             "error", "permission-missing",
-            f"this user may not call {', '.join(facts.denied)} on keys of the namespace "
-            f"{namespace!r}",
-            f"ACL SETUSER the user with: {acl_rules(namespace, cluster=by_cluster)}",
+            f"this user may not call {', '.join(denied)} on keys of the namespace {namespace!r}",
+            f"ACL SETUSER the user with: {rules}",
+        )  # fmt: skip
+    if denied := [command for command in facts.denied if command in TO_WAKE]:
+        yield Finding(
+            "warning", "waking-denied",
+            f"this user may not call {', '.join(denied)} on the channels {namespace}:wake:*: a "
+            "release wakes nobody, so those who wait ask now and then",
+            f"ACL SETUSER the user with: {rules}",
         )  # fmt: skip
     if info.get("cluster_enabled") and not by_cluster:
         yield Finding(

@@ -14,7 +14,7 @@ from fencing.cli.main import main
 from fencing.embedded import ValkeyProcess
 from fencing.errors import LockServiceError
 from fencing.locks import AsyncRedisLockService, RedisLockService
-from fencing.locks.permissions import BY_SCRIPTS, acl_rules
+from fencing.locks.permissions import BY_SCRIPTS, TO_WAKE, acl_rules
 from fencing.locks.server import Facts
 from fencing.locks.verifying import judged
 from tests.contract.facade import in_thread
@@ -154,13 +154,23 @@ async def test_a_user_without_a_permission_is_told_which_one(look, valkey, serve
         assert f"may not call {missing} on keys" in found.findings[0].message
 
 
+@pytest.mark.parametrize("missing", [*(f"-{command}" for command in TO_WAKE), "resetchannels"])
+async def test_waiters_that_nobody_may_wake_are_a_warning(look, valkey, server, missing):
+    valkey.execute_command(
+        "ACL", "SETUSER", "some", "reset", "on", f">{SECRET}",
+        *acl_rules("fencing").split(), "+info", "+config|get", missing,
+    )  # fmt: skip
+    found = await look(f"redis://some:{SECRET}@127.0.0.1:{server.port}")
+    assert codes(found) == {("warning", "waking-denied")}
+
+
 async def test_keys_of_another_namespace_are_no_permission(look, valkey, server):
     valkey.execute_command(
         "ACL", "SETUSER", "some", "reset", "on", f">{SECRET}",
         *acl_rules("others").split(), "+info", "+config|get",
     )  # fmt: skip
     found = await look(f"redis://some:{SECRET}@127.0.0.1:{server.port}")
-    assert codes(found) == {("error", "permission-missing")}
+    assert codes(found) == {("error", "permission-missing"), ("warning", "waking-denied")}
     assert ", ".join(BY_SCRIPTS) in found.findings[0].message
 
 
