@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from fencing.lease import AsyncLease, Lease
 
-__all__ = ["Acquisition", "AsyncLockService", "LockService", "check_service"]
+__all__ = ["Acquisition", "AsyncLockService", "LockService", "check_service", "note_guarded"]
 
 
 class Acquisition:
@@ -184,3 +184,13 @@ def check_service(locks: object) -> None:
             f"a guard takes a lock service such as RedisLockService(client), not "
             f"{type(locks).__name__}, which has no {missing[0]}()"
         )
+
+
+def note_guarded(locks: object) -> None:
+    """Let a lock service that wants to know it know that a guard uses it.
+
+    What it has handed out is then known to a database as well, which can reseed it.
+    """
+    note = getattr(locks, "note_guarded", None)
+    if callable(note):
+        note()

@@ -18,7 +18,7 @@ from fencing.hooks.database import Database
 from fencing.hooks.verifying import averify_databases, verify_databases
 from fencing.lease import AsyncLease, Lease
 from fencing.request import AcquireRequest, AsyncAcquireRequest
-from fencing.service import Acquisition, check_service
+from fencing.service import Acquisition, check_service, note_guarded
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -75,6 +75,7 @@ class Guard(BaseGuard[Lease]):
         check_service(locks)
         check_engines(engines, Engine, "Guard", "AsyncGuard")
         self.locks = locks
+        note_guarded(locks)
         super().__init__(
             [Database.of(engine) for engine in engines], evict_after, receipts=receipts
         )
@@ -289,6 +290,7 @@ class AsyncGuard(BaseGuard[AsyncLease]):
         check_service(locks)
         check_engines(engines, AsyncEngine, "AsyncGuard", "Guard")
         self.locks = locks
+        note_guarded(locks)
         super().__init__(
             [Database.of(engine.sync_engine) for engine in engines], evict_after, receipts=receipts
         )

@@ -11,7 +11,7 @@ __all__ = ["BY_SCRIPTS", "ON_CLUSTER", "TO_RUN", "TO_WAKE", "acl_rules"]
 TO_RUN = ("evalsha", "eval")
 """What a service sends."""
 
-BY_SCRIPTS = ("get", "set", "incr", "del", "pttl", "pexpire", "zadd", "zrange", "zrem")
+BY_SCRIPTS = ("get", "set", "incr", "del", "pttl", "pexpire", "persist", "zadd", "zrange", "zrem")
 """What its scripts call, each on keys of its namespace."""
 
 TO_WAKE = ("subscribe", "publish", "pubsub|numsub")

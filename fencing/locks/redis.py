@@ -13,6 +13,7 @@ it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import redis
@@ -21,6 +22,7 @@ import redis.asyncio
 from fencing.clock import now
 from fencing.lease import AsyncLease, Lease, new_holder
 from fencing.locks import looking, steps
+from fencing.locks.durability import COUNTER_SECONDS, Durability
 from fencing.locks.performing import AsyncPerformer, Performer
 from fencing.locks.scripts import check_namespace
 from fencing.locks.steps import Grant
@@ -51,14 +53,25 @@ class RedisLockService:
         client: A ``redis.Redis`` or ``redis.RedisCluster``.
         namespace: What the keys in Redis begin with. Services with different namespaces know
             nothing of each other.
+        counter_ttl: How long Redis keeps the counter of a resource that nobody acquires, in
+            seconds, at least a day; default: 30 days. It applies to a service that a guard uses,
+            for then the database has the mark, and to counters that only such services use;
+            others are kept for ever, as all are with ``None``.
 
     Raises:
         TypeError: The client is of another kind, an asyncio one for instance.
-        ValueError: The namespace is empty, or holds a brace or NUL.
+        ValueError: The namespace is empty, or holds a brace or NUL; a number is out of its range.
     """
 
-    def __init__(self, client: AnyClient, *, namespace: str = "fencing") -> None:
+    def __init__(
+        self,
+        client: AnyClient,
+        *,
+        namespace: str = "fencing",
+        counter_ttl: float | None = COUNTER_SECONDS,
+    ) -> None:
         self.namespace = check_namespace(namespace)
+        self._durability = Durability(counter_ttl)
         self._redis = Performer(client, self.namespace)
         self._client = client
 
@@ -71,6 +84,7 @@ class RedisLockService:
         url: str,
         *,
         namespace: str = "fencing",
+        counter_ttl: float | None = COUNTER_SECONDS,
         **kwargs: Any,  # noqa: ANN401 - redis-py's
     ) -> Self:
         """A service for the Redis at an address.
@@ -78,9 +92,12 @@ class RedisLockService:
         Args:
             url: As in ``redis://localhost:6379/0``, ``rediss://…`` or ``unix://…``.
             namespace: What the keys in Redis begin with.
+            counter_ttl: As for the service.
             **kwargs: For ``redis.Redis.from_url``.
         """
-        return cls(redis.Redis.from_url(url, **kwargs), namespace=namespace)
+        return cls(
+            redis.Redis.from_url(url, **kwargs), namespace=namespace, counter_ttl=counter_ttl
+        )
 
     def acquire(
         self,
@@ -161,7 +178,10 @@ class RedisLockService:
         """
         check_ttl(ttl)
         lease.raise_if_over()
-        self._redis.perform(steps.renew(lease, ttl, started_at=now()), lease.resource)
+        self._redis.perform(
+            steps.renew(lease, ttl, started_at=now(), durability=self._durability),
+            lease.resource,
+        )
 
     def release(self, lease: Lease) -> None:
         """Give a lease back; nothing can be done under it afterwards, whatever is raised.
@@ -183,6 +203,15 @@ class RedisLockService:
         check_floor(floor)
         lease.raise_if_over()
         self._redis.perform(steps.raise_token(lease, floor, started_at=now()), lease.resource)
+
+    def note_guarded(self) -> None:
+        """Know that a guard uses this service, so that a database can reseed its counters.
+
+        Guards call it. Do not acquire without the guard through the same service: the tokens of
+        what no database has seen could start again (``counter_ttl``). Another service in the same
+        namespace may, and then keeps the counters it uses for ever.
+        """
+        self._durability = replace(self._durability, guarded=True)
 
     def verify(self) -> ServiceVerification:
         """Look what weakens this service: settings, permissions and state of its servers.
@@ -212,7 +241,8 @@ class RedisLockService:
     def _acquire(self, request: AcquireRequest) -> Lease | steps.Held:
         holder = new_holder()
         outcome = self._redis.perform(
-            steps.acquire(request, holder=holder, started_at=now()), request.resource
+            steps.acquire(request, holder=holder, started_at=now(), durability=self._durability),
+            request.resource,
         )
         if isinstance(outcome, Grant):
             return Lease(self, **_facts(request, holder, outcome))
@@ -226,8 +256,15 @@ class AsyncRedisLockService:
     in ``async with``.
     """
 
-    def __init__(self, client: AnyAsyncClient, *, namespace: str = "fencing") -> None:
+    def __init__(
+        self,
+        client: AnyAsyncClient,
+        *,
+        namespace: str = "fencing",
+        counter_ttl: float | None = COUNTER_SECONDS,
+    ) -> None:
         self.namespace = check_namespace(namespace)
+        self._durability = Durability(counter_ttl)
         self._redis = AsyncPerformer(client, self.namespace)
         self._client = client
 
@@ -240,10 +277,15 @@ class AsyncRedisLockService:
         url: str,
         *,
         namespace: str = "fencing",
+        counter_ttl: float | None = COUNTER_SECONDS,
         **kwargs: Any,  # noqa: ANN401 - redis-py's
     ) -> Self:
         """See :meth:`RedisLockService.from_url`."""
-        return cls(redis.asyncio.Redis.from_url(url, **kwargs), namespace=namespace)
+        return cls(
+            redis.asyncio.Redis.from_url(url, **kwargs),
+            namespace=namespace,
+            counter_ttl=counter_ttl,
+        )
 
     def acquire(
         self,
@@ -305,7 +347,10 @@ class AsyncRedisLockService:
         """See :meth:`RedisLockService.renew`."""
         check_ttl(ttl)
         lease.raise_if_over()
-        await self._redis.perform(steps.renew(lease, ttl, started_at=now()), lease.resource)
+        await self._redis.perform(
+            steps.renew(lease, ttl, started_at=now(), durability=self._durability),
+            lease.resource,
+        )
 
     async def release(self, lease: AsyncLease) -> None:
         """See :meth:`RedisLockService.release`."""
@@ -316,6 +361,10 @@ class AsyncRedisLockService:
         check_floor(floor)
         lease.raise_if_over()
         await self._redis.perform(steps.raise_token(lease, floor, started_at=now()), lease.resource)
+
+    def note_guarded(self) -> None:
+        """See :meth:`RedisLockService.note_guarded`."""
+        self._durability = replace(self._durability, guarded=True)
 
     async def verify(self) -> ServiceVerification:
         """See :meth:`RedisLockService.verify`."""
@@ -339,7 +388,8 @@ class AsyncRedisLockService:
     async def _acquire(self, request: AcquireRequest) -> AsyncLease | steps.Held:
         holder = new_holder()
         outcome = await self._redis.perform(
-            steps.acquire(request, holder=holder, started_at=now()), request.resource
+            steps.acquire(request, holder=holder, started_at=now(), durability=self._durability),
+            request.resource,
         )
         if isinstance(outcome, Grant):
             return AsyncLease(self, **_facts(request, holder, outcome))

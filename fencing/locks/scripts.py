@@ -4,7 +4,7 @@ The keys of one resource share a hash tag, ``{…}``, so that Redis Cluster keep
 and a script may touch them all::
 
     fencing:{account:42}:lock       token, holder, owner; expires with the lease
-    fencing:{account:42}:counter    the token issued last; never expires
+    fencing:{account:42}:counter    the token issued last; may expire where a guard can reseed it
     fencing:{account:42}:queue      who waits for the lock; expires when nobody asks any more
 
 Redis takes as the tag what stands between the first ``{`` and the first ``}`` after it, so braces
@@ -63,7 +63,7 @@ class Script:
 
 
 ACQUIRE = Script("acquire", uses=("issue", "hand_over"))
-RENEW = Script("renew")
+RENEW = Script("renew", uses=("issue",))
 RELEASE = Script("release", uses=("issue", "hand_over"))
 RAISE = Script("raise", uses=("issue",))
 PERMITTED = Script("permitted")

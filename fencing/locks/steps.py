@@ -35,6 +35,7 @@ from fencing.errors import (
 )
 from fencing.lease import trust_ends
 from fencing.locks.asking import Call
+from fencing.locks.durability import PLAIN, Durability
 from fencing.locks.scripts import ACQUIRE, RAISE, RELEASE, RENEW
 
 if TYPE_CHECKING:
@@ -82,13 +83,16 @@ class Held:
     waited: float
 
 
-def acquire(request: AcquireRequest, *, holder: str, started_at: float) -> Steps[Grant | Held]:
+def acquire(
+    request: AcquireRequest, *, holder: str, started_at: float, durability: Durability = PLAIN
+) -> Steps[Grant | Held]:
     """Acquire a lock, waiting for it as long as the request says.
 
     Args:
         request: What the caller asks for.
         holder: The nonce of this acquisition.
         started_at: Now (:func:`fencing.clock.now`, seconds).
+        durability: What the service asks Redis to keep.
 
     Returns:
         A grant that is trusted at the time of its answer, or who held the lock at the deadline.
@@ -102,7 +106,13 @@ def acquire(request: AcquireRequest, *, holder: str, started_at: float) -> Steps
         started_at,
         ends=deadline if request.patience > 0 else started_at + NO_WAIT_SECONDS,
     )
-    arguments = (holder, _milliseconds(request.ttl), str(request.floor), _label(request))
+    arguments = (
+        holder,
+        _milliseconds(request.ttl),
+        str(request.floor),
+        _label(request),
+        durability.keep,
+    )
     too_late = 0
     maybe_ours = False
     try:
@@ -175,7 +185,9 @@ def not_acquired(request: AcquireRequest, held: Held) -> LockNotAcquiredError:
     )
 
 
-def renew(lease: BaseLease, ttl: float, *, started_at: float) -> Steps[None]:
+def renew(
+    lease: BaseLease, ttl: float, *, started_at: float, durability: Durability = PLAIN
+) -> Steps[None]:
     """Extend a lease to ``ttl`` seconds from the moment the answered request was sent.
 
     Raises:
@@ -185,7 +197,7 @@ def renew(lease: BaseLease, ttl: float, *, started_at: float) -> Steps[None]:
     """
     call = Call(lease.resource, started_at, ends=lease.trusted_until)
     token = str(lease.token)
-    reply, _ = yield from call.ask(RENEW, lease.holder, token, _milliseconds(ttl))
+    reply, _ = yield from call.ask(RENEW, lease.holder, token, _milliseconds(ttl), durability.keep)
     match reply.answer[0]:
         case "renewed":
             # Redis never shortens, so whichever of two answers is noted last, it is not later

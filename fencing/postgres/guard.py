@@ -26,7 +26,7 @@ from fencing.postgres.admission import (
 from fencing.postgres.connections import AsyncConnections, Connections, check_source
 from fencing.postgres.entry import open_blocks
 from fencing.request import AcquireRequest, AsyncAcquireRequest, check_evict_after
-from fencing.service import Acquisition, check_service
+from fencing.service import Acquisition, check_service, note_guarded
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -231,6 +231,7 @@ class PsycopgGuard:
         check_service(locks)
         _check_databases(databases, max_connections, "PsycopgGuard")
         self.locks = locks
+        note_guarded(locks)
         self.evict_after = check_evict_after(evict_after)
         self.databases = tuple(Database(source, max_connections) for source in databases)
         self._held = Held()
@@ -385,6 +386,7 @@ class AsyncPsycopgGuard:
         check_service(locks)
         _check_databases(databases, max_connections, "AsyncPsycopgGuard")
         self.locks = locks
+        note_guarded(locks)
         self.evict_after = check_evict_after(evict_after)
         self.databases = tuple(AsyncDatabase(source, max_connections) for source in databases)
         self._held = Held()

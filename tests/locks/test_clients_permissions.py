@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,32 +41,39 @@ def cluster() -> Iterator[ValkeyCluster]:
 
 
 def allow(nodes: list[ValkeyProcess], *rules: str) -> None:
-    """Give the user these rights, on servers that know no script yet."""
+    """Give the user these rights, on empty servers that know no script."""
     for node in nodes:
         with redis.Redis.from_url(node.url) as client:
             client.execute_command("ACL", "SETUSER", "locks", "reset", "on", ">secret", *rules)
+            client.flushall()
             client.script_flush()
 
 
 @contextlib.asynccontextmanager
 async def connected(kind: str, port: int, *, cluster: bool = False) -> AsyncIterator[Any]:
-    """A lock service of a kind as the user."""
+    """Two lock services of a kind as the user: one of a guard's, and one used alone."""
     if kind == "sync":
         module: Any = redis
     else:
         module = redis.asyncio
     client = (module.RedisCluster if cluster else module.Redis)(host="127.0.0.1", port=port, **USER)
     if kind == "sync":
-        with client, RedisLockService(client) as locks:
-            yield ThreadedLocks(locks)
+        with client, RedisLockService(client) as alone, RedisLockService(client) as guarded:
+            guarded.note_guarded()
+            yield [ThreadedLocks(guarded), ThreadedLocks(alone)]
     else:
-        async with client, AsyncRedisLockService(client) as locks:
-            yield locks
+        async with (
+            client,
+            AsyncRedisLockService(client) as alone,
+            AsyncRedisLockService(client) as guarded,
+        ):
+            guarded.note_guarded()
+            yield [guarded, alone]
 
 
-async def use(locks: Any) -> None:
-    """Everything that a lock service does, on resources in several slots of a cluster."""
-    for resource in ("a", "b", "c", "d"):
+async def use(services: list[Any]) -> None:
+    """Everything that lock services do, on resources in several slots of a cluster."""
+    for locks, resource in itertools.product(services, "abcd"):
         lease = await locks.acquire(resource, ttl=10, floor=3)
         assert await locks.try_acquire(resource) is None
         await lease.renew(20)
@@ -77,8 +85,8 @@ async def use(locks: Any) -> None:
 class TestOneServer:
     async def test_the_listed_commands_are_enough(self, kind: str, server: ValkeyProcess) -> None:
         allow([server], *acl_rules("fencing").split())
-        async with connected(kind, server.port) as locks:
-            await use(locks)
+        async with connected(kind, server.port) as services:
+            await use(services)
 
     @pytest.mark.parametrize(
         "command", [*TO_RUN, *(c for c in BY_SCRIPTS if c not in NEEDS_A_QUEUE)]
@@ -87,24 +95,24 @@ class TestOneServer:
         self, kind: str, server: ValkeyProcess, command: str
     ) -> None:
         allow([server], *acl_rules("fencing").split(), f"-{command}")
-        async with connected(kind, server.port) as locks:
+        async with connected(kind, server.port) as services:
             with pytest.raises(LockServiceError, match="NOPERM") as raised:
-                await use(locks)
+                await use(services)
         assert f"+{command}" in str(raised.value)
 
     async def test_another_namespace_is_another_s(self, kind: str, server: ValkeyProcess) -> None:
         allow([server], *acl_rules("fencing2").split())
-        async with connected(kind, server.port) as locks:
+        async with connected(kind, server.port) as services:
             with pytest.raises(LockServiceError, match="NOPERM"):
-                await use(locks)
+                await use(services)
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 class TestCluster:
     async def test_the_listed_commands_are_enough(self, kind: str, cluster: ValkeyCluster) -> None:
         allow(cluster.nodes, *acl_rules("fencing", cluster=True).split())
-        async with connected(kind, cluster.port, cluster=True) as locks:
-            await use(locks)
+        async with connected(kind, cluster.port, cluster=True) as services:
+            await use(services)
 
 
 @pytest.mark.parametrize("command", ON_CLUSTER)
@@ -114,8 +122,8 @@ async def test_none_of_a_cluster_s_can_be_left_out(cluster: ValkeyCluster, comma
     failed = 0
     for kind in ("sync", "async"):
         try:
-            async with connected(kind, cluster.port, cluster=True) as locks:
-                await use(locks)
+            async with connected(kind, cluster.port, cluster=True) as services:
+                await use(services)
         except (LockServiceError, redis.RedisError, redis.exceptions.RedisClusterException):
             failed += 1
     assert failed

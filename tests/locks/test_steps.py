@@ -108,7 +108,7 @@ class TestAcquiring:
     def test_a_free_lock_takes_one_request(self) -> None:
         play = play_acquire(at=100.0, ttl=2.5, floor=3, owner="me")
         assert play.ask().script is ACQUIRE
-        assert play.ask().arguments == (HOLDER, "2500", "3", "me")
+        assert play.ask().arguments == (HOLDER, "2500", "3", "me", "0")
         assert play.answer("granted", 8).result == Grant(token=8, asked_at=100.0)
 
     def test_trust_counts_from_the_request_that_was_answered(self) -> None:
@@ -311,7 +311,7 @@ class TestRenewing:
         lease = lease_at(100.0)
         play = Play(steps.renew(lease, 20, started_at=105.0), at=105.0)
         assert play.ask().script is RENEW
-        assert play.ask().arguments == (HOLDER, "7", "20000")
+        assert play.ask().arguments == (HOLDER, "7", "20000", "0")
         play.fail(after=0.5).wait()
         asked_at = play.at
         play.answer("renewed", after=0.5)

@@ -44,7 +44,7 @@ class Resource:
     def ask(
         self, holder: str, record: str = "", *, last: bool = False, ttl: int = TTL
     ) -> list[Any]:
-        arguments = [holder, ttl, 0, "me", record, *["last"] * last]
+        arguments = [holder, ttl, 0, "me", "0", record, *["last"] * last]
         return self._texts(self._acquire(self.keys, arguments))
 
     def release(self, holder: str, *record: str) -> list[Any]:

@@ -1,14 +1,15 @@
 -- Acquires the lock of one resource and issues its fencing token; or takes a place in its queue.
 --
 -- KEYS[1]  lock       a string "token:holder:owner" that expires; absent while the lock is free
--- KEYS[2]  counter    the token issued last, a decimal string; never expires
+-- KEYS[2]  counter    the token issued last, a decimal string; may expire, see keep_counter
 -- KEYS[3]  queue      a sorted set of who waits; see hand_over.lua
 -- ARGV[1]  holder     nonce of this acquisition, hexadecimal
 -- ARGV[2]  ttl        length of the lease, in milliseconds
 -- ARGV[3]  floor      the token will be greater than this; "0" for no floor
 -- ARGV[4]  owner      a label for people
--- ARGV[5]  record     who waits, as hand_over.lua says; absent or empty: nobody waits
--- ARGV[6]  last       "last": the waiting is over, so the record is taken out of the queue
+-- ARGV[5]  keep       see keep_counter in issue.lua
+-- ARGV[6]  record     who waits, as hand_over.lua says; absent or empty: nobody waits
+-- ARGV[7]  last       "last": the waiting is over, so the record is taken out of the queue
 --
 -- Answers (the holder is echoed so that a connection out of step is noticed):
 --   {"granted", holder, token}              token: a decimal string
@@ -21,7 +22,7 @@
 local QUEUE_TTL = 30000
 
 local lock, counter, queue = KEYS[1], KEYS[2], KEYS[3]
-local holder, ttl, floor, owner, record, last = unpack(ARGV)
+local holder, ttl, floor, owner, keep, record, last = unpack(ARGV)
 local waits = record and record ~= ''
 
 local value = redis.call('GET', lock)
@@ -40,6 +41,7 @@ if value then
     if left < tonumber(ttl) then
       redis.call('PEXPIRE', lock, ttl)
     end
+    keep_counter(counter, keep, redis.call('PTTL', counter))
     return {'granted', holder, token}
   end
   if left == -1 then
@@ -55,11 +57,13 @@ if value then
   return {'held', holder, left, token or '', label or ''}
 end
 
+local kept = redis.call('PTTL', counter)
 local token, trouble = next_token(counter, floor)
 if not token then
   return {trouble, holder}
 end
 redis.call('SET', lock, token .. ':' .. holder .. ':' .. owner, 'PX', ttl)
+keep_counter(counter, keep, kept)
 if waits then
   redis.call('ZREM', queue, record)
 end

@@ -1,18 +1,19 @@
 -- Extends a lease that is still its holder's; never creates a key.
 --
 -- KEYS[1]  lock       a string "token:holder:owner" that expires
--- KEYS[2]  counter    unused
+-- KEYS[2]  counter    the token issued last
 -- ARGV[1]  holder     nonce of the acquisition, hexadecimal
 -- ARGV[2]  token      the token the holder knows, a decimal string
 -- ARGV[3]  ttl        new length of the lease from now, in milliseconds
+-- ARGV[4]  keep       see keep_counter in issue.lua
 --
 -- Answers (the holder is echoed so that a connection out of step is noticed):
 --   {"renewed", holder}
 --   {"absent", holder}      nobody holds the lock
 --   {"other", holder}       another holder, or another token, has it
 
-local lock = KEYS[1]
-local holder, token, ttl = ARGV[1], ARGV[2], ARGV[3]
+local lock, counter = KEYS[1], KEYS[2]
+local holder, token, ttl, keep = unpack(ARGV)
 
 local value = redis.call('GET', lock)
 if not value then
@@ -27,4 +28,5 @@ end
 if redis.call('PTTL', lock) < tonumber(ttl) then
   redis.call('PEXPIRE', lock, ttl)
 end
+keep_counter(counter, keep, redis.call('PTTL', counter))
 return {'renewed', holder}
