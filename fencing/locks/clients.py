@@ -18,10 +18,6 @@ pool of their own that opens one when it is needed and never more than ``max_con
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
-import threading
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -30,23 +26,12 @@ import redis.asyncio.cluster
 import redis.asyncio.sentinel
 import redis.cluster
 import redis.sentinel
-from redis.exceptions import MaxConnectionsError, NoScriptError, ResponseError
 
-from fencing.clock import now
-from fencing.locks.connections import (
-    async_client_like,
-    async_cluster_like,
-    call_end,
-    client_like,
-    cluster_like,
-    connection_of,
-    pools_of,
-)
-from fencing.locks.trouble import REDIS_ERRORS
-from fencing.locks.wire import Pipeline
+from fencing.locks.clustered import AsyncClustered, Clustered
+from fencing.locks.direct import AsyncDirect, Direct
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from fencing.locks.scripts import Script
     from fencing.locks.wire import Request
@@ -71,19 +56,11 @@ class Sibling:
 
     def __init__(self, client: AnyClient) -> None:
         _check_client(client, AnyClient, redis.client.Pipeline, "RedisLockService", "redis")
-        self._given: Any = client
-        self._made: Any = None
-        self._lock = threading.Lock()
-        self._pid = os.getpid()
-        if isinstance(client, redis.Redis):
-            self._made = client_like(client)
-            self._size = client.connection_pool.max_connections
-        else:
-            self._size = self._given.get_connection_kwargs().get("max_connections") or 2**31
-        self._free = threading.BoundedSemaphore(self._size)
+        way = Direct(client) if isinstance(client, redis.Redis) else Clustered(client)
+        self._way: Direct | Clustered = way
 
     def run(self, script: Script, keys: tuple[bytes, ...], args: list[bytes], end: float) -> Any:
-        """Run a script; return its answer as redis-py gives it.
+        """Run a script; return its answer, texts as bytes.
 
         Args:
             script: Which.
@@ -94,12 +71,7 @@ class Sibling:
         Raises:
             Exception: As redis-py raises it.
         """
-        with self._turn(end):
-            client = self._client()
-            try:
-                return client.evalsha(script.sha, len(keys), *keys, *args)
-            except NoScriptError:
-                return client.eval(script.text, len(keys), *keys, *args)
+        return self._way.run(script, keys, args, end)
 
     def run_many(self, requests: Sequence[Request], end: float) -> list[Any]:
         """Run scripts together, in one pipeline; on a cluster one after the other.
@@ -112,78 +84,11 @@ class Sibling:
             Per request, in their order, its answer or the exception that it met: what Redis
             refused to it, or what kept it from being answered, as for all behind it.
         """
-        if not isinstance(self._given, redis.Redis):
-            return [self._outcome(request, end) for request in requests]
-        pipeline = Pipeline(requests)
-        try:
-            with self._turn(end):
-                self._converse(pipeline)
-        except REDIS_ERRORS as error:
-            pipeline.fail(error)
-        return pipeline.answers
-
-    def _outcome(self, request: Request, end: float) -> Any:
-        try:
-            return self.run(*request, end)
-        except REDIS_ERRORS as error:
-            return error
-
-    def _converse(self, pipeline: Pipeline) -> None:
-        pool = self._made.connection_pool
-        connection = connection_of(pool)
-        done = False
-        try:
-            for data, places in pipeline.chunks():
-                connection.send_packed_command([data])
-                for place in places:
-                    try:
-                        pipeline.answers[place] = connection.read_response()
-                    except ResponseError as error:
-                        pipeline.answers[place] = error
-            done = True
-        finally:
-            if not done:  # there may be answers on the way
-                connection.disconnect()
-            pool.release(connection)
-
-    @contextlib.contextmanager
-    def _turn(self, end: float) -> Iterator[None]:
-        self._notice_fork()
-        if not self._free.acquire(timeout=min(max(0.0, end - now()), threading.TIMEOUT_MAX)):
-            raise MaxConnectionsError(f"{self._size} connections are in use")
-        running = call_end.set(end)
-        try:
-            yield
-        finally:
-            call_end.reset(running)
-            self._free.release()
+        return self._way.run_many(requests, end)
 
     def close(self) -> None:
         """Close the connections; another call opens them again."""
-        if isinstance(self._made, redis.Redis):
-            for pool in pools_of(self._made):
-                pool.disconnect()
-        elif self._made is not None:
-            # close() alone leaves the pools of a cluster that was given as a URL as they are.
-            self._made.disconnect_connection_pools()
-            self._made.close()
-
-    def _client(self) -> Any:
-        if self._made is None:
-            # A cluster client asks for the slots when it is made; so not before the first call,
-            # whose end then holds for it.
-            with self._lock:
-                if self._made is None:
-                    self._made = cluster_like(self._given)
-        return self._made
-
-    def _notice_fork(self) -> None:
-        # The pools of redis-py start afresh in a forked child; what other threads of the parent
-        # held at the fork must not be missing in the child for ever.
-        if self._pid != os.getpid():
-            self._lock = threading.Lock()
-            self._free = threading.BoundedSemaphore(self._size)
-            self._pid = os.getpid()
+        self._way.close()
 
 
 class AsyncSibling:
@@ -197,73 +102,23 @@ class AsyncSibling:
             "AsyncRedisLockService",
             "redis.asyncio",
         )
-        self._made: Any
-        if isinstance(client, redis.asyncio.Redis):
-            self._made = async_client_like(client)
-            self._size = client.connection_pool.max_connections
-        else:
-            self._made = async_cluster_like(client)
-            self._size = client.connection_kwargs["max_connections"]
-        self._free = asyncio.Semaphore(self._size)
+        is_one = isinstance(client, redis.asyncio.Redis)
+        way = AsyncDirect(client) if is_one else AsyncClustered(client)
+        self._way: AsyncDirect | AsyncClustered = way
 
     async def run(
         self, script: Script, keys: tuple[bytes, ...], args: list[bytes], end: float
     ) -> Any:
         """See `Sibling.run`."""
-        async with asyncio.timeout(max(0.0, end - now())), self._free:
-            if isinstance(self._made, redis.asyncio.RedisCluster):
-                # Does nothing the second time. Without it, calls that come before the slots are
-                # known go to a node at random, and a handful of redirections then makes redis-py
-                # close every connection, those in use included.
-                await self._made.initialize()
-            try:
-                return await self._made.evalsha(script.sha, len(keys), *keys, *args)
-            except NoScriptError:
-                return await self._made.eval(script.text, len(keys), *keys, *args)
+        return await self._way.run(script, keys, args, end)
 
     async def run_many(self, requests: Sequence[Request], end: float) -> list[Any]:
         """See `Sibling.run_many`; on a cluster all at once, each on its own."""
-        if isinstance(self._made, redis.asyncio.RedisCluster):
-            return await asyncio.gather(*[self._outcome(request, end) for request in requests])
-        pipeline = Pipeline(requests)
-        try:
-            async with asyncio.timeout(max(0.0, end - now())), self._free:
-                await self._converse(pipeline)
-        except REDIS_ERRORS as error:
-            pipeline.fail(error)
-        return pipeline.answers
-
-    async def _outcome(self, request: Request, end: float) -> Any:
-        try:
-            return await self.run(*request, end)
-        except REDIS_ERRORS as error:
-            return error
-
-    async def _converse(self, pipeline: Pipeline) -> None:
-        pool = self._made.connection_pool
-        connection = await connection_of(pool)
-        done = False
-        try:
-            for data, places in pipeline.chunks():
-                await connection.send_packed_command([data])
-                for place in places:
-                    try:
-                        pipeline.answers[place] = await connection.read_response()
-                    except ResponseError as error:
-                        pipeline.answers[place] = error
-            done = True
-        finally:
-            if not done:  # there may be answers on the way
-                await connection.disconnect(nowait=True)
-            await pool.release(connection)
+        return await self._way.run_many(requests, end)
 
     async def aclose(self) -> None:
         """Close the connections; another call opens them again."""
-        if isinstance(self._made, redis.asyncio.Redis):
-            for pool in pools_of(self._made):
-                await pool.disconnect()
-        else:
-            await self._made.aclose()
+        await self._way.aclose()
 
 
 def _check_client(client: object, wanted: Any, pipeline: type, service: str, module: str) -> None:

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import math
-from contextvars import ContextVar
-from functools import cache
 from typing import Any
 
 import redis
@@ -23,12 +20,11 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from fencing.clock import now
+from fencing.locks.bounded import async_bounded, bounded
 
 __all__ = [
     "async_client_like",
     "async_cluster_like",
-    "call_end",
     "client_like",
     "cluster_like",
     "connection_of",
@@ -36,71 +32,6 @@ __all__ = [
 ]
 
 _MAJOR = int(redis.__version__.split(".")[0])
-
-call_end: ContextVar[float] = ContextVar("fencing_call_end", default=math.inf)
-"""When the call that this thread is in must be over: a moment of `fencing.clock.now`, in s."""
-
-
-def _left(own: float | None) -> float | None:
-    """The lesser of a time-out and what is left to the call, in seconds; None for neither."""
-    end = call_end.get()
-    if end == math.inf:
-        return own
-    left = end - now()
-    if left <= 0:
-        raise redis.TimeoutError("the call's time is up")
-    return left if own is None else min(own, left)
-
-
-class _Bounded:
-    """Mixed into a connection class: connecting, sending and reading do not outlast the call."""
-
-    socket_timeout: float | None
-    socket_connect_timeout: float | None
-
-    def connect(self) -> None:
-        if getattr(self, "_sock", None) is not None:
-            return
-        # The settings are the connection's own until it is back in the pool, so they may be
-        # other ones while it connects.
-        own = self.socket_timeout, self.socket_connect_timeout
-        self.socket_timeout, self.socket_connect_timeout = map(_left, own)
-        try:
-            super().connect()  # type: ignore[misc]
-        finally:
-            self.socket_timeout, self.socket_connect_timeout = own
-
-    def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
-        self._limit()
-        super().send_packed_command(*args, **kwargs)  # type: ignore[misc]
-
-    def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            self._limit()
-            return super().read_response(*args, **kwargs)  # type: ignore[misc]
-        except redis.ResponseError:
-            raise
-        except BaseException:
-            # Also where the connection class does not do it: an answer that is read by the
-            # next call would be taken for its own.
-            self.disconnect()
-            raise
-
-    def disconnect(self, *args: Any, **kwargs: Any) -> None:
-        super().disconnect(*args, **kwargs)  # type: ignore[misc]
-
-    def _limit(self) -> None:
-        # redis-py has no public way to the socket, and none to a time-out for a single call in
-        # its versions before 7.
-        connected = getattr(self, "_sock", None)
-        if connected is not None:
-            connected.settimeout(_left(self.socket_timeout))
-
-
-@cache
-def _bounded(connection_class: type) -> type:
-    return type(f"Bounded{connection_class.__name__}", (_Bounded, connection_class), {})
-
 
 # What redis-py keeps among a pool's settings, but belongs to that very pool.
 _POOLS_OWN = {
@@ -170,7 +101,7 @@ def connection_of(pool: Any) -> Any:
 
 def _pool(pool: Any) -> Any:
     settings = _settings(pool.connection_kwargs, Retry(NoBackoff(), 0))
-    settings["connection_class"] = _bounded(pool.connection_class)
+    settings["connection_class"] = bounded(pool.connection_class)
     settings["max_connections"] = pool.max_connections
     if not isinstance(pool, redis.sentinel.SentinelConnectionPool):
         return redis.ConnectionPool(**settings)
@@ -189,7 +120,7 @@ def _pool(pool: Any) -> Any:
 
 def _async_pool(pool: Any) -> Any:
     settings = _settings(pool.connection_kwargs, AsyncRetry(NoBackoff(), 0))
-    settings["connection_class"] = pool.connection_class
+    settings["connection_class"] = async_bounded(pool.connection_class)
     settings["max_connections"] = pool.max_connections
     if not isinstance(pool, redis.asyncio.sentinel.SentinelConnectionPool):
         return redis.asyncio.ConnectionPool(**settings)
@@ -219,7 +150,7 @@ def cluster_like(client: Any) -> Any:
     for name in ("db", "retry", "retry_on_error", "redis_connect_func"):
         settings.pop(name, None)
     plain = redis.SSLConnection if settings.pop("ssl", False) else redis.Connection
-    settings["connection_class"] = _bounded(settings.get("connection_class", plain))
+    settings["connection_class"] = bounded(settings.get("connection_class", plain))
     nodes = [node_at(node.host, node.port) for node in client.get_nodes()]
     host = f"[{nodes[0].host}]" if ":" in nodes[0].host else nodes[0].host
     return redis.RedisCluster(

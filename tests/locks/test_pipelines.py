@@ -188,14 +188,12 @@ class TestFaults:
         await sibling.aclose()
 
     async def test_connections_that_were_closed_while_idle(
-        self, proxy: TcpProxy, redis_namespace: str
+        self, sibling: Any, proxy: TcpProxy, redis_namespace: str
     ) -> None:
-        sibling = sibling_of("sync", proxy.url)
         requests = acquires(redis_namespace, 3)
         await sibling.run_many(requests, soon())
         proxy.cut()
         assert await sibling.run_many(requests, soon()) == [[b"granted", HOLDER, b"1"]] * 3
-        await sibling.aclose()
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,130 @@
+# ruff: noqa: ANN401 - redis-py leaves untyped what a script answers
+"""Runs scripts on a Redis Cluster, through a cluster client of our own: sync and async.
+
+Which node has a slot is redis-py's to know. It has no pipeline for scripts on a cluster, so that
+several are run one after the other, or in asyncio at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import MaxConnectionsError, NoScriptError
+
+from fencing.clock import now
+from fencing.locks.bounded import call_end
+from fencing.locks.connections import async_cluster_like, cluster_like
+from fencing.locks.trouble import REDIS_ERRORS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from fencing.locks.scripts import Script
+    from fencing.locks.wire import Request
+
+__all__ = ["AsyncClustered", "Clustered"]
+
+
+class Clustered:
+    """For `fencing.locks.clients.Sibling`, whose methods these are, over a cluster client."""
+
+    def __init__(self, client: Any) -> None:
+        self._given = client
+        self._made: Any = None
+        self._size = client.get_connection_kwargs().get("max_connections") or 2**31
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._free = threading.BoundedSemaphore(self._size)
+        self._pid = os.getpid()
+
+    def run(self, script: Script, keys: tuple[bytes, ...], args: list[bytes], end: float) -> Any:
+        """See `Sibling.run`."""
+        with self._turn(end):
+            client = self._client()
+            try:
+                return client.evalsha(script.sha, len(keys), *keys, *args)
+            except NoScriptError:
+                return client.eval(script.text, len(keys), *keys, *args)
+
+    def run_many(self, requests: Sequence[Request], end: float) -> list[Any]:
+        """See `Sibling.run_many`."""
+        return [self._outcome(request, end) for request in requests]
+
+    def _outcome(self, request: Request, end: float) -> Any:
+        try:
+            return self.run(*request, end)
+        except REDIS_ERRORS as error:
+            return error
+
+    def close(self) -> None:
+        """See `Sibling.close`."""
+        if self._made is not None:
+            # close() alone leaves the pools of a cluster that was given as a URL as they are.
+            self._made.disconnect_connection_pools()
+            self._made.close()
+
+    def _client(self) -> Any:
+        if self._made is None:
+            # A cluster client asks for the slots when it is made; so not before the first call,
+            # whose end then holds for it.
+            with self._lock:
+                if self._made is None:
+                    self._made = cluster_like(self._given)
+        return self._made
+
+    @contextlib.contextmanager
+    def _turn(self, end: float) -> Iterator[None]:
+        if self._pid != os.getpid():
+            # The pools of redis-py start afresh in a forked child; what other threads of the
+            # parent held at the fork must not be missing in the child for ever.
+            self._begin()
+        if not self._free.acquire(timeout=min(max(0.0, end - now()), threading.TIMEOUT_MAX)):
+            raise MaxConnectionsError(f"{self._size} connections are in use")
+        running = call_end.set(end)
+        try:
+            yield
+        finally:
+            call_end.reset(running)
+            self._free.release()
+
+
+class AsyncClustered:
+    """For `fencing.locks.clients.AsyncSibling`, over an asyncio cluster client."""
+
+    def __init__(self, client: Any) -> None:
+        self._made = async_cluster_like(client)
+        self._free = asyncio.Semaphore(client.connection_kwargs["max_connections"])
+
+    async def run(
+        self, script: Script, keys: tuple[bytes, ...], args: list[bytes], end: float
+    ) -> Any:
+        """See `AsyncSibling.run`."""
+        async with asyncio.timeout(max(0.0, end - now())), self._free:
+            # Does nothing the second time. Without it, calls that come before the slots are
+            # known go to a node at random, and a handful of redirections then makes redis-py
+            # close every connection, those in use included.
+            await self._made.initialize()
+            try:
+                return await self._made.evalsha(script.sha, len(keys), *keys, *args)
+            except NoScriptError:
+                return await self._made.eval(script.text, len(keys), *keys, *args)
+
+    async def run_many(self, requests: Sequence[Request], end: float) -> list[Any]:
+        """See `AsyncSibling.run_many`."""
+        return await asyncio.gather(*[self._outcome(request, end) for request in requests])
+
+    async def _outcome(self, request: Request, end: float) -> Any:
+        try:
+            return await self.run(*request, end)
+        except REDIS_ERRORS as error:
+            return error
+
+    async def aclose(self) -> None:
+        """See `AsyncSibling.aclose`."""
+        await self._made.aclose()
