@@ -12,11 +12,28 @@ from typing import Any
 import redis
 
 from fencing.clock import now
+from fencing.locks.resp import MISSING, Answers
 
 __all__ = ["async_bounded", "bounded", "call_end"]
 
+READ_BYTES = 65536
+"""How much is read at once; most answers are a hundred bytes."""
+
 call_end: ContextVar[float] = ContextVar("fencing_call_end", default=math.inf)
 """When the call that this thread is in must be over: a moment of `fencing.clock.now`, in s."""
+
+
+def _received(data: bytes) -> bytes:
+    if not data:
+        raise redis.ConnectionError("Redis has closed the connection")
+    return data
+
+
+def _lost(error: OSError) -> redis.RedisError:
+    """The error of redis-py for an error of a socket."""
+    if isinstance(error, TimeoutError):
+        return redis.TimeoutError("no answer in time")
+    return redis.ConnectionError(f"the connection has failed: {error}")
 
 
 def _watch(connected: Any) -> Any:
@@ -39,7 +56,10 @@ class _Bounded:
     socket_timeout: float | None
     socket_connect_timeout: float | None
     until = math.inf
+    health_check_interval: float
+    _answers: Answers
     _watch: Any = None
+    _parser: Any
     _sock: Any  # redis-py has no public way to the socket
 
     def connect(self) -> None:
@@ -54,26 +74,44 @@ class _Bounded:
         finally:
             self.socket_timeout, self.socket_connect_timeout = own
         self._watch = _watch(self._sock)
+        self._answers = Answers(self._parser.parse_error)
 
     def is_open(self) -> bool:
         """Whether it is connected, as far as we know."""
         return self._sock is not None
 
     def is_quiet(self) -> bool:
-        """Whether nothing has come that nobody asked for, such as the end of the connection."""
-        if self._sock is None or (self._watch is not None and not self._watch.poll(0)):
+        """Whether nothing has come since the last answer, such as the connection's end."""
+        if self._sock is None:
+            return True
+        if not self._answers.is_empty:
+            return False
+        if self._watch is not None and not self._watch.poll(0):
             return True
         try:
             return not self.can_read()  # type: ignore[attr-defined]
         except (redis.RedisError, OSError):
             return False
 
-    def ask(self, data: bytes) -> Any:
-        """Send a packed request; return its answer."""
-        # Only once: what is read after it arrives in one piece.
-        self._limit()
-        super().send_packed_command((data,))  # type: ignore[misc]
-        return super().read_response(disable_decoding=True)  # type: ignore[misc]
+    def send(self, data: bytes) -> None:
+        """Send packed requests."""
+        if self.health_check_interval:
+            self.check_health()  # type: ignore[attr-defined]
+        try:
+            self._limit()
+            self._sock.sendall(data)
+        except OSError as error:
+            raise _lost(error) from error
+
+    def answer(self) -> Any:
+        """The answer to the next of the requests that were sent; an error as an exception."""
+        while (answer := self._answers.next()) is MISSING:
+            try:
+                self._limit()
+                self._answers.feed(_received(self._sock.recv(READ_BYTES)))
+            except OSError as error:
+                raise _lost(error) from error
+        return answer
 
     def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
         self._limit()
@@ -113,31 +151,21 @@ class _Bounded:
 
 
 class _AsyncBounded:
-    """Mixed into an asyncio connection class whose caller bounds a call by `asyncio.timeout`.
+    """Mixed into an asyncio connection class, whose caller bounds a call by `asyncio.timeout`."""
 
-    Without time-outs of its own once it is connected: in asyncio each is a timer, and before
-    Python 3.12 a task.
-
-    Attributes:
-        longest: The time-out it was to have: for one answer, in seconds; None for none.
-    """
-
-    socket_timeout: float | None
+    health_check_interval: float
     is_connected: bool
+    _answers: Answers
     _watch: Any = None
+    _parser: Any
     _reader: Any
     _writer: Any
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.longest = self.socket_timeout
 
     async def connect(self) -> None:
         if self.is_connected:
             return
-        self.socket_timeout = self.longest
         await super().connect()  # type: ignore[misc]
-        self.socket_timeout = None
+        self._answers = Answers(self._parser.parse_error)
         # Under TLS there may be something to read that is no answer, and the loop finds out.
         tls = self._writer.get_extra_info("ssl_object") is not None
         self._watch = None if tls else _watch(self._writer.get_extra_info("socket").fileno())
@@ -147,18 +175,36 @@ class _AsyncBounded:
         return self.is_connected
 
     def is_quiet(self) -> bool:
-        """Whether nothing has come that nobody asked for, such as the end of the connection."""
+        """Whether nothing has come since the last answer, such as the connection's end."""
         if not self.is_connected:
             return True
-        if self._reader.at_eof() or self._writer.transport.is_closing():
+        if (
+            not self._answers.is_empty
+            or self._reader.at_eof()
+            or self._writer.transport.is_closing()
+        ):
             return False
         # What the event loop has not come to yet.
         return self._watch is None or not self._watch.poll(0)
 
-    async def ask(self, data: bytes) -> Any:
-        """Send a packed request; return its answer."""
-        await self.send_packed_command((data,))  # type: ignore[attr-defined]
-        return await self.read_response(disable_decoding=True)  # type: ignore[attr-defined]
+    async def send(self, data: bytes) -> None:
+        """See `_Bounded.send`."""
+        if self.health_check_interval:
+            await self.check_health()  # type: ignore[attr-defined]
+        try:
+            self._writer.write(data)
+            await self._writer.drain()
+        except OSError as error:
+            raise _lost(error) from error
+
+    async def answer(self) -> Any:
+        """See `_Bounded.answer`."""
+        while (answer := self._answers.next()) is MISSING:
+            try:
+                self._answers.feed(_received(await self._reader.read(READ_BYTES)))
+            except OSError as error:
+                raise _lost(error) from error
+        return answer
 
 
 @cache

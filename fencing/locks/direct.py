@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -24,11 +25,24 @@ if TYPE_CHECKING:
 __all__ = ["AsyncDirect", "Direct"]
 
 
-class Direct:
+class _OnOneRedis:
+    """What both have in common."""
+
+    def __init__(self, made: Any) -> None:
+        self._made = made
+        self._follows_sentinel: bool = getattr(made.connection_pool, "is_master", False)
+
+    def _meaning(self, answer: Any) -> Any:
+        if self._follows_sentinel and isinstance(answer, ReadOnlyError):
+            return redis.ConnectionError("this was the primary, and is a replica now (READONLY)")
+        return answer
+
+
+class Direct(_OnOneRedis):
     """For `fencing.locks.clients.Sibling`, whose methods these are, over a ``redis.Redis``."""
 
     def __init__(self, client: Any) -> None:
-        self._made = client_like(client)
+        super().__init__(client_like(client))
         self._stack = ConnectionStack(self._made.connection_pool)
 
     def run(self, script: Script, keys: tuple[bytes, ...], args: list[bytes], end: float) -> Any:
@@ -37,17 +51,16 @@ class Direct:
         in_step = False
         try:
             connection.until = end
-            request = script, keys, args
-            try:
-                answer = connection.ask(packed(request))
-            except NoScriptError:
-                answer = connection.ask(packed(request, by_text=True))
-            in_step = True
-        except ResponseError as error:
-            in_step = not isinstance(error, ReadOnlyError)
-            raise
+            connection.send(packed((script, keys, args)))
+            answer = connection.answer()
+            if isinstance(answer, NoScriptError):
+                connection.send(packed((script, keys, args), by_text=True))
+                answer = connection.answer()
+            in_step = _leads_on(answer)
         finally:
             self._end(connection, in_step=in_step)
+        if isinstance(answer, Exception):
+            raise self._meaning(answer)
         return answer
 
     def run_many(self, requests: Sequence[Request], end: float) -> list[Any]:
@@ -57,7 +70,7 @@ class Direct:
             self._converse(pipeline, end)
         except REDIS_ERRORS as error:
             pipeline.fail(error)
-        return pipeline.answers
+        return [self._meaning(answer) for answer in pipeline.answers]
 
     def _converse(self, pipeline: Pipeline, end: float) -> None:
         connection = self._stack.take(end)
@@ -65,19 +78,16 @@ class Direct:
         try:
             connection.until = end
             for data, places in pipeline.chunks():
-                connection.send_packed_command((data,))
+                connection.send(data)
                 for place in places:
-                    try:
-                        pipeline.answers[place] = connection.read_response(disable_decoding=True)
-                    except ResponseError as error:
-                        pipeline.answers[place] = error
-            in_step = not pipeline.met(ReadOnlyError)
+                    pipeline.answers[place] = connection.answer()
+            in_step = all(map(_leads_on, pipeline.answers))
         finally:
             self._end(connection, in_step=in_step)
 
     def _end(self, connection: Any, *, in_step: bool) -> None:
         """Give a connection back; closed, if answers may be on their way or it leads astray."""
-        connection.until = float("inf")
+        connection.until = math.inf
         if not in_step:
             connection.disconnect()
         self._stack.give_back(connection)
@@ -88,11 +98,11 @@ class Direct:
             pool.disconnect()
 
 
-class AsyncDirect:
+class AsyncDirect(_OnOneRedis):
     """For `fencing.locks.clients.AsyncSibling`, over a ``redis.asyncio.Redis``."""
 
     def __init__(self, client: Any) -> None:
-        self._made = async_client_like(client)
+        super().__init__(async_client_like(client))
         self._stack = AsyncConnectionStack(self._made.connection_pool)
 
     async def run(
@@ -102,18 +112,17 @@ class AsyncDirect:
         connection = self._stack.take_ready() or await self._take(end)
         in_step = False
         try:
-            request = script, keys, args
             async with asyncio.timeout(_left(connection, end)):
-                try:
-                    answer = await connection.ask(packed(request))
-                except NoScriptError:
-                    answer = await connection.ask(packed(request, by_text=True))
-            in_step = True
-        except ResponseError as error:
-            in_step = not isinstance(error, ReadOnlyError)
-            raise
+                await connection.send(packed((script, keys, args)))
+                answer = await connection.answer()
+                if isinstance(answer, NoScriptError):
+                    await connection.send(packed((script, keys, args), by_text=True))
+                    answer = await connection.answer()
+            in_step = _leads_on(answer)
         finally:
             await self._end(connection, in_step=in_step)
+        if isinstance(answer, Exception):
+            raise self._meaning(answer)
         return answer
 
     async def run_many(self, requests: Sequence[Request], end: float) -> list[Any]:
@@ -123,7 +132,7 @@ class AsyncDirect:
             await self._converse(pipeline, end)
         except REDIS_ERRORS as error:
             pipeline.fail(error)
-        return pipeline.answers
+        return [self._meaning(answer) for answer in pipeline.answers]
 
     async def _converse(self, pipeline: Pipeline, end: float) -> None:
         connection = await self._take(end)
@@ -131,14 +140,10 @@ class AsyncDirect:
         try:
             for data, places in pipeline.chunks():
                 async with asyncio.timeout(_left(connection, end)):
-                    await connection.send_packed_command((data,))
+                    await connection.send(data)
                     for place in places:
-                        try:
-                            answer = await connection.read_response(disable_decoding=True)
-                        except ResponseError as error:
-                            answer = error
-                        pipeline.answers[place] = answer
-            in_step = not pipeline.met(ReadOnlyError)
+                        pipeline.answers[place] = await connection.answer()
+            in_step = all(map(_leads_on, pipeline.answers))
         finally:
             await self._end(connection, in_step=in_step)
 
@@ -159,9 +164,16 @@ class AsyncDirect:
             await pool.disconnect()
 
 
+def _leads_on(answer: Any) -> bool:
+    """Whether the connection can be used on: it is in step, and this is the primary."""
+    return not isinstance(answer, Exception) or (
+        isinstance(answer, ResponseError) and not isinstance(answer, ReadOnlyError)
+    )
+
+
 def _left(connection: Any, end: float) -> float:
     left = end - now()
     if left <= 0:
         raise redis.TimeoutError("the call's time is up")
-    longest: float | None = connection.longest
+    longest: float | None = connection.socket_timeout  # for one answer
     return left if longest is None or left < longest else longest

@@ -15,10 +15,10 @@ from redis.exceptions import NoScriptError
 
 from fencing.clock import now
 from fencing.errors import LockServiceError
+from fencing.locks.bounded import call_end
 from fencing.locks.connections import (
     async_client_like,
     async_cluster_like,
-    call_end,
     client_like,
     cluster_like,
     pools_of,

@@ -73,10 +73,6 @@ class Pipeline:
                 told.add(request[0])
             yield b"".join(data), chunk
 
-    def met(self, kind: type[BaseException]) -> bool:
-        """Whether a request has met such an error."""
-        return any(isinstance(answer, kind) for answer in self.answers)
-
     def fail(self, error: BaseException) -> None:
         """Nothing more will be answered, because of this error."""
         self.answers = [error if answer is _UNANSWERED else answer for answer in self.answers]

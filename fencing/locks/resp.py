@@ -1,0 +1,97 @@
+"""What Redis answers to a script, read from bytes: the part of RESP2 and RESP3 that scripts use.
+
+redis-py's reader serves every command; an answer of ours is a short list of texts, and reading it
+at once is several times faster.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import InvalidResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["MISSING", "Answers"]
+
+MISSING = object()
+"""Instead of an answer of which not all has come."""
+
+
+class _IncompleteError(Exception):
+    pass
+
+
+class Answers:
+    """Takes bytes as they come, and gives answers: texts as bytes, errors as exceptions.
+
+    Args:
+        error_of: Makes an exception of the text of an error.
+    """
+
+    def __init__(self, error_of: Callable[[str], Exception]) -> None:
+        self._error_of = error_of
+        self._data = b""
+        self._at = 0
+
+    def feed(self, data: bytes) -> None:
+        """Take what has come."""
+        self._data = self._data[self._at :] + data
+        self._at = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has come but the answers that were given."""
+        return self._at == len(self._data)
+
+    def next(self) -> Any:  # noqa: ANN401 - whatever a script answers
+        """The next answer; `MISSING` when not all of it has come.
+
+        Raises:
+            InvalidResponse: This is no answer to a script.
+        """
+        try:
+            while True:
+                is_push = self._data.startswith(b">", self._at)  # asked for by nobody
+                answer, self._at = self._read(self._at)
+                if not is_push:
+                    return answer
+        except _IncompleteError:
+            return MISSING
+
+    def _read(self, at: int) -> tuple[Any, int]:  # noqa: PLR0911 - one for each kind
+        data = self._data
+        end = data.find(b"\r\n", at)
+        if end < 0:
+            raise _IncompleteError
+        kind, rest = data[at : at + 1], data[at + 1 : end]
+        at = end + 2
+        match kind:
+            case b"$":
+                return self._text(at, int(rest))
+            case b"*" | b">":
+                if rest == b"-1":
+                    return None, at
+                answers = []
+                for _ in range(int(rest)):
+                    answer, at = self._read(at)
+                    answers.append(answer)
+                return answers, at
+            case b":":
+                return int(rest), at
+            case b"+":
+                return rest, at
+            case b"_":
+                return None, at
+            case b"-":
+                return self._error_of(rest.decode(errors="replace")), at
+        raise InvalidResponse(f"Protocol Error: {data[at - 2 - len(rest) - 1 : at]!r}")
+
+    def _text(self, at: int, size: int) -> tuple[bytes | None, int]:
+        if size < 0:
+            return None, at
+        end = at + size
+        if len(self._data) < end + 2:
+            raise _IncompleteError
+        return self._data[at:end], end + 2
