@@ -22,6 +22,7 @@ from urllib.parse import urlsplit, urlunsplit
 from tests.support.protocols import PostgresRequests, RedisRequests, Request
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Coroutine
     from types import TracebackType
     from typing import Any, Self
@@ -69,8 +70,14 @@ class TcpProxy:
     """
 
     def __init__(
-        self, url: str, host: str, port: int, protocol: Callable[[], Any] = RedisRequests
+        self,
+        url: str,
+        host: str,
+        port: int,
+        protocol: Callable[[], Any] = RedisRequests,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        self._tls = tls
         self._target = (host, port)
         self._protocol = protocol
         self._armed: bytes | None = None
@@ -92,16 +99,22 @@ class TcpProxy:
         parts = urlsplit(url)
         user = parts.netloc.rpartition("@")
         netloc = f"{user[0]}{user[1]}127.0.0.1:{self.port}"
-        self.url = urlunsplit(parts._replace(netloc=netloc))
+        scheme = parts.scheme if tls is None else "rediss"
+        self.url = urlunsplit(parts._replace(scheme=scheme, netloc=netloc))
 
     @classmethod
-    def to(cls, url: str) -> Self:
-        """Make a proxy to the server that a redis:// or postgresql:// address names."""
+    def to(cls, url: str, tls: ssl.SSLContext | None = None) -> Self:
+        """Make a proxy to the server that a redis:// or postgresql:// address names.
+
+        Args:
+            url: The address.
+            tls: What clients of a Redis are to speak TLS by; the server itself does not.
+        """
         parts = urlsplit(url)
         is_redis = parts.scheme.startswith("redis")
         port = parts.port or (6379 if is_redis else 5432)
         protocol = RedisRequests if is_redis else PostgresRequests
-        return cls(url, parts.hostname or "127.0.0.1", port, protocol)
+        return cls(url, parts.hostname or "127.0.0.1", port, protocol, tls)
 
     # ------------------------------------------------------------------ commands
 
@@ -178,7 +191,9 @@ class TcpProxy:
             self._gate = asyncio.Event()
             self._gate.set()
         if self._server is None:
-            self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+            self._server = await asyncio.start_server(
+                self._serve, "127.0.0.1", self.port, ssl=self._tls
+            )
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 
