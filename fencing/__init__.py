@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from fencing.lease import AsyncLease, Lease
     from fencing.locks.redis import AsyncRedisLockService, RedisLockService
     from fencing.service import AsyncLockService, LockService
+    from fencing.state import LockState
 
 __all__ = [
     "AsyncGuard",
@@ -62,6 +63,7 @@ __all__ = [
     "LockNotAcquiredError",
     "LockService",
     "LockServiceError",
+    "LockState",
     "RedisLockService",
     "StaleFenceError",
     "TableBusyError",
@@ -82,6 +84,7 @@ _HOMES = {
     "Guard": "fencing.guard",
     "Lease": "fencing.lease",
     "LockService": "fencing.service",
+    "LockState": "fencing.state",
     "RedisLockService": "fencing.locks.redis",
     "fence": "fencing.hooks.explicit",
     "fenced_by": "fencing.hooks.declare",

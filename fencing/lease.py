@@ -29,6 +29,8 @@ from fencing.request import check_token, check_ttl
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from fencing.state import LockState
+
 __all__ = [
     "AsyncGrantor",
     "AsyncLease",
@@ -212,6 +214,13 @@ class BaseLease:
             self._lost = True
             self._over()
 
+    def note_found(self, state: LockState) -> bool:
+        """The lock service has told who holds the resource; whether it is this lease."""
+        ours = state.holder == self.holder
+        if not ours:
+            self.note_lost()
+        return ours and not self.lost
+
     def note_released(self) -> None:
         """The lease was given back, or nothing is left to give back."""
         self.released = True
@@ -275,6 +284,9 @@ class Grantor(Protocol):
     def release(self, lease: Lease) -> None:
         """Take a lease back."""
 
+    def inspect(self, resource: str) -> LockState:
+        """Say who holds a resource, under which token and for how long."""
+
 
 class AsyncGrantor(Protocol):
     """:class:`Grantor` for asyncio."""
@@ -284,6 +296,9 @@ class AsyncGrantor(Protocol):
 
     async def release(self, lease: AsyncLease) -> None:
         """See :meth:`Grantor.release`."""
+
+    async def inspect(self, resource: str) -> LockState:
+        """See :meth:`Grantor.inspect`."""
 
 
 class Lease(BaseLease):
@@ -334,6 +349,26 @@ class Lease(BaseLease):
             self._service.release(self)
             if lost:
                 raise self._was_lost()
+
+    def owned(self) -> bool:
+        """Ask the lock service whether it still has this lease; if not, the lease is lost.
+
+        For looking at. The answer may be out of date when it is read, so it makes nothing safe.
+
+        Raises:
+            LockServiceError: The lock service could not be asked; the lease is as it was.
+        """
+        if self.released or self.lost:
+            return False
+        return self.note_found(self._service.inspect(self.resource))
+
+    def locked(self) -> bool:
+        """Ask the lock service whether anybody holds the resource, by this lease or another.
+
+        Raises:
+            LockServiceError: The lock service could not be asked.
+        """
+        return self._service.inspect(self.resource).held
 
     def wait_lost(self, timeout: float | None = None) -> bool:
         """Wait until the lease is lost.
@@ -409,6 +444,16 @@ class AsyncLease(BaseLease):
             await self._service.release(self)
             if lost:
                 raise self._was_lost()
+
+    async def owned(self) -> bool:
+        """See :meth:`Lease.owned`."""
+        if self.released or self.lost:
+            return False
+        return self.note_found(await self._service.inspect(self.resource))
+
+    async def locked(self) -> bool:
+        """See :meth:`Lease.locked`."""
+        return (await self._service.inspect(self.resource)).held
 
     async def wait_lost(self, timeout: float | None = None) -> bool:
         """See :meth:`Lease.wait_lost`."""

@@ -119,6 +119,12 @@ class LockService(Grantor, Protocol):
             LockServiceError: The lock service could not be asked.
         """
 
+    def locked(self, resource: str) -> bool:
+        """Whether anybody holds a resource."""
+
+    def force_release(self, resource: str) -> bool:
+        """Take a lock from whoever holds it; whether it was taken from somebody."""
+
     def close(self) -> None:
         """Close idle connections of its own; it stays usable."""
 
@@ -167,6 +173,12 @@ class AsyncLockService(AsyncGrantor, Protocol):
 
     async def raise_token(self, lease: AsyncLease, *, floor: int) -> None:
         """See :meth:`LockService.raise_token`."""
+
+    async def locked(self, resource: str) -> bool:
+        """See :meth:`LockService.locked`."""
+
+    async def force_release(self, resource: str) -> bool:
+        """See :meth:`LockService.force_release`."""
 
     async def aclose(self) -> None:
         """See :meth:`LockService.close`."""

@@ -28,6 +28,7 @@ COMMANDS = {
     "demo": Entry("fencing.cli.demo", "demo", "Show an expired holder, with and without fencing."),
     "dev": Entry("fencing.cli.dev", "dev", "Run a command with real servers beside it."),
     "install": Entry("fencing.cli.schema", "install", "Install schema fencing in a database."),
+    "locks": Entry("fencing.cli.locks", "locks", "List who holds what, or take a lock away."),
     "prune": Entry("fencing.cli.prune", "prune", "Forget fences that nobody has used for long."),
     "raise": Entry("fencing.cli.raise_fence", "raise_fence", "Set a fence forward by hand."),
     "sql": Entry("fencing.cli.schema", "sql", "Print the DDL of schema fencing."),

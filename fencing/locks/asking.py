@@ -17,7 +17,7 @@ from fencing.request import MAX_TOKEN
 if TYPE_CHECKING:
     from fencing.locks.scripts import Script
 
-__all__ = ["Ask", "Call", "Pause", "Reply", "Step", "Steps", "Trouble"]
+__all__ = ["NO_SUCH_NODE", "Ask", "Call", "Pause", "Reply", "Step", "Steps", "Trouble"]
 
 T = TypeVar("T")
 
@@ -39,6 +39,9 @@ GRACE_SECONDS = 0.25
 RETRY_SECONDS = 0.05
 """Pause before the first retry after trouble, in seconds; doubled for each further one."""
 
+NO_SUCH_NODE = "nodeless"
+"""What is answered, instead of by a script, where there is no primary of that number."""
+
 
 # What the shell performs.
 
@@ -52,12 +55,15 @@ class Ask:
         arguments: Its ARGV.
         within: How long the answer may take, in seconds, connecting included.
         see_through: Whether it must be done even while the caller is being cancelled.
+        to: Whose keys it works on, where that is not the call's one resource: those of several
+            resources, or none, on the primary of that number (0 is there, and more on a cluster).
     """
 
     script: Script
     arguments: tuple[str, ...]
     within: float
     see_through: bool = False
+    to: tuple[str, ...] | int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +111,12 @@ Steps = Generator[Step, Any, T]
 
 
 class Call:
-    """One call of a lock service, on one resource.
+    """One call of a lock service.
 
     Attributes:
+        resource: What it is about, or the first of several; empty: about none.
+        about: What it is about, in messages, where that is not the resource.
+        to: Where what it asks goes, as in `Ask`.
         at: The time as last told by the shell (:func:`fencing.clock.now`, seconds).
         ends: When the call is to be over (the same clock).
         repeated: Whether the answer is to a repeated request: what it finds may be the work of an
@@ -116,6 +125,8 @@ class Call:
 
     def __init__(self, resource: str, started_at: float, *, ends: float) -> None:
         self.resource = resource
+        self.about = ""
+        self.to: tuple[str, ...] | int | None = None
         self.at = started_at
         self.ends = ends
         self.repeated = False
@@ -128,7 +139,7 @@ class Call:
             # A little is kept back, so that the clean-up ends by the deadline, too.
             within = min(ATTEMPT_SECONDS, ends - GRACE_SECONDS - self.at)
             try:
-                reply: Reply = yield Ask(script, arguments, max(GRACE_SECONDS, within))
+                reply: Reply = yield Ask(script, arguments, max(GRACE_SECONDS, within), to=self.to)
             except Trouble as trouble:
                 self.at = trouble.at
                 failures += 1
@@ -195,6 +206,5 @@ class Call:
 
     def error(self, message: str) -> LockServiceError:
         """An error that names the resource."""
-        return LockServiceError(
-            f"lock service, resource {self.resource!r}: {message}", resource=self.resource
-        )
+        about = self.about or (f", resource {self.resource!r}" if self.resource else "")
+        return LockServiceError(f"lock service{about}: {message}", resource=self.resource)

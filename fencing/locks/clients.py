@@ -50,12 +50,16 @@ class Sibling:
     Args:
         client: A ``redis.Redis``, also one made by Sentinel, or a ``redis.RedisCluster``.
 
+    Attributes:
+        spans: Whether one script may work on the keys of several resources.
+
     Raises:
         TypeError: It is something else.
     """
 
     def __init__(self, client: AnyClient) -> None:
         _check_client(client, AnyClient, redis.client.Pipeline, "RedisLockService", "redis")
+        self.spans = isinstance(client, redis.Redis)
         way = Direct(client) if isinstance(client, redis.Redis) else Clustered(client)
         self._way: Direct | Clustered = way
 
@@ -72,6 +76,22 @@ class Sibling:
             Exception: As redis-py raises it.
         """
         return self._way.run(script, keys, args, end)
+
+    def run_on(self, number: int, script: Script, args: list[bytes], end: float) -> Any:
+        """Run a script that works on no key of its own, on one of the primaries.
+
+        Args:
+            number: Which, from 0 on; a single Redis has only that one.
+            script: Which script.
+            args: Its arguments.
+            end: When to give up (:func:`fencing.clock.now`, seconds).
+
+        Returns:
+            Its answer; ``None`` if there are not so many primaries.
+        """
+        if isinstance(self._way, Clustered):
+            return self._way.run_on(number, script, args, end)
+        return self._way.run(script, (), args, end) if number == 0 else None
 
     def run_many(self, requests: Sequence[Request], end: float) -> list[Any]:
         """Run scripts together, in one pipeline; on a cluster one after the other.
@@ -102,8 +122,8 @@ class AsyncSibling:
             "AsyncRedisLockService",
             "redis.asyncio",
         )
-        is_one = isinstance(client, redis.asyncio.Redis)
-        way = AsyncDirect(client) if is_one else AsyncClustered(client)
+        self.spans = isinstance(client, redis.asyncio.Redis)
+        way = AsyncDirect(client) if self.spans else AsyncClustered(client)
         self._way: AsyncDirect | AsyncClustered = way
 
     async def run(
@@ -111,6 +131,12 @@ class AsyncSibling:
     ) -> Any:
         """See `Sibling.run`."""
         return await self._way.run(script, keys, args, end)
+
+    async def run_on(self, number: int, script: Script, args: list[bytes], end: float) -> Any:
+        """See `Sibling.run_on`."""
+        if isinstance(self._way, AsyncClustered):
+            return await self._way.run_on(number, script, args, end)
+        return await self._way.run(script, (), args, end) if number == 0 else None
 
     async def run_many(self, requests: Sequence[Request], end: float) -> list[Any]:
         """See `Sibling.run_many`; on a cluster all at once, each on its own."""

@@ -52,6 +52,18 @@ class Clustered:
             except NoScriptError:
                 return client.eval(script.text, len(keys), *keys, *args)
 
+    def run_on(self, number: int, script: Script, args: list[bytes], end: float) -> Any:
+        """See `Sibling.run_on`."""
+        with self._turn(end):
+            client = self._client()
+            node = _primary(client, number)
+            if node is None:
+                return None
+            try:
+                return client.execute_command("EVALSHA", script.sha, 0, *args, target_nodes=node)
+            except NoScriptError:
+                return client.execute_command("EVAL", script.text, 0, *args, target_nodes=node)
+
     def run_many(self, requests: Sequence[Request], end: float) -> list[Any]:
         """See `Sibling.run_many`."""
         return [self._outcome(request, end) for request in requests]
@@ -115,6 +127,20 @@ class AsyncClustered:
             except NoScriptError:
                 return await self._made.eval(script.text, len(keys), *keys, *args)
 
+    async def run_on(self, number: int, script: Script, args: list[bytes], end: float) -> Any:
+        """See `AsyncSibling.run_on`."""
+        client = self._made
+        async with asyncio.timeout(max(0.0, end - now())), self._free:
+            await client.initialize()
+            node = _primary(client, number)
+            if node is None:
+                return None
+            on_it = {"target_nodes": node}
+            try:
+                return await client.execute_command("EVALSHA", script.sha, 0, *args, **on_it)
+            except NoScriptError:
+                return await client.execute_command("EVAL", script.text, 0, *args, **on_it)
+
     async def run_many(self, requests: Sequence[Request], end: float) -> list[Any]:
         """See `AsyncSibling.run_many`."""
         return await asyncio.gather(*[self._outcome(request, end) for request in requests])
@@ -128,3 +154,9 @@ class AsyncClustered:
     async def aclose(self) -> None:
         """See `AsyncSibling.aclose`."""
         await self._made.aclose()
+
+
+def _primary(cluster: Any, number: int) -> Any:
+    # In an order that lasts from call to call.
+    primaries = sorted(cluster.get_primaries(), key=lambda node: str(node.name))
+    return primaries[number] if number < len(primaries) else None

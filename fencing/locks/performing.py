@@ -11,13 +11,13 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fencing.clock import now
-from fencing.locks.asking import Pause, Reply
+from fencing.locks.asking import NO_SUCH_NODE, Pause, Reply
 from fencing.locks.clients import AsyncSibling, Sibling
-from fencing.locks.scripts import keys_of
+from fencing.locks.scripts import keys_of, keys_of_all
 from fencing.locks.trouble import REDIS_ERRORS, trouble_of
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Sequence
 
     from fencing.locks.asking import Ask, Step, Steps
     from fencing.locks.clients import AnyAsyncClient, AnyClient
@@ -38,6 +38,10 @@ class Performer:
     def __init__(self, client: AnyClient, namespace: str) -> None:
         self._sibling = Sibling(client)
         self._namespace = namespace
+
+    def together(self, resources: Sequence[str]) -> list[list[str]]:
+        """Group resources by what one script can work on: all on one Redis, one on a cluster."""
+        return _groups(resources, spans=self._sibling.spans)
 
     def close(self) -> None:
         """Close the connections; another call opens them again."""
@@ -66,10 +70,20 @@ class Performer:
             return now()
         asked_at = now()
         try:
-            answer = self._sibling.run(step.script, keys, _encoded(step), asked_at + step.within)
+            answer = self._answer(step, keys, asked_at + step.within)
         except REDIS_ERRORS as error:
             raise trouble_of(error, at=now()) from error
         return Reply(_texts(answer), asked_at, now())
+
+    def _answer(self, step: Ask, keys: tuple[bytes, ...], end: float) -> object:
+        arguments = _encoded(step)
+        if step.to is None:
+            return self._sibling.run(step.script, keys, arguments, end)
+        if isinstance(step.to, int):
+            answer = self._sibling.run_on(step.to, step.script, arguments, end)
+            return [NO_SUCH_NODE, arguments[0]] if answer is None else answer
+        keys = keys_of_all(self._namespace, step.to)
+        return self._sibling.run(step.script, keys, arguments, end)
 
 
 class AsyncPerformer:
@@ -78,6 +92,10 @@ class AsyncPerformer:
     def __init__(self, client: AnyAsyncClient, namespace: str) -> None:
         self._sibling = AsyncSibling(client)
         self._namespace = namespace
+
+    def together(self, resources: Sequence[str]) -> list[list[str]]:
+        """See :meth:`Performer.together`."""
+        return _groups(resources, spans=self._sibling.spans)
 
     async def aclose(self) -> None:
         """See :meth:`Performer.close`."""
@@ -107,12 +125,20 @@ class AsyncPerformer:
             return now()
         asked_at = now()
         try:
-            answer = await self._sibling.run(
-                step.script, keys, _encoded(step), asked_at + step.within
-            )
+            answer = await self._answer(step, keys, asked_at + step.within)
         except REDIS_ERRORS as error:
             raise trouble_of(error, at=now()) from error
         return Reply(_texts(answer), asked_at, now())
+
+    async def _answer(self, step: Ask, keys: tuple[bytes, ...], end: float) -> object:
+        arguments = _encoded(step)
+        if step.to is None:
+            return await self._sibling.run(step.script, keys, arguments, end)
+        if isinstance(step.to, int):
+            answer = await self._sibling.run_on(step.to, step.script, arguments, end)
+            return [NO_SUCH_NODE, arguments[0]] if answer is None else answer
+        keys = keys_of_all(self._namespace, step.to)
+        return await self._sibling.run(step.script, keys, arguments, end)
 
 
 async def see_through(work: Coroutine[Any, Any, T]) -> T:
@@ -128,6 +154,12 @@ async def see_through(work: Coroutine[Any, Any, T]) -> T:
         task.exception()  # looked at, so that nobody complains that nobody did
         raise cancelled
     return task.result()
+
+
+def _groups(resources: Sequence[str], *, spans: bool) -> list[list[str]]:
+    if not spans:
+        return [[resource] for resource in resources]
+    return [list(resources)] if resources else []
 
 
 def _encoded(step: Ask) -> list[bytes]:

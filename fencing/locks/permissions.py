@@ -6,16 +6,21 @@ a user with just these rights, and again without each of them.
 
 from __future__ import annotations
 
-__all__ = ["BY_SCRIPTS", "ON_CLUSTER", "TO_RUN", "TO_WAKE", "acl_rules"]
+__all__ = ["BY_SCRIPTS", "ON_CLUSTER", "TO_LIST", "TO_RUN", "TO_WAKE", "acl_rules"]
 
 TO_RUN = ("evalsha", "eval")
 """What a service sends."""
 
-BY_SCRIPTS = ("get", "set", "incr", "del", "pttl", "pexpire", "persist", "zadd", "zrange", "zrem")
+BY_SCRIPTS = (
+    "get", "set", "incr", "del", "pttl", "pexpire", "persist", "zadd", "zrange", "zrem", "zcard",
+)  # fmt: skip
 """What its scripts call, each on keys of its namespace."""
 
 TO_WAKE = ("subscribe", "publish", "pubsub|numsub")
 """What wakes those who wait, on channels of its namespace; without it they ask now and then."""
+
+TO_LIST = ("scan",)
+"""What only ``scan()`` and ``fencing locks`` need, which are for administrators."""
 
 ON_CLUSTER = ("cluster|slots", "command")
 """What redis-py sends besides, to find the node of a key."""

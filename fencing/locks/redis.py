@@ -22,6 +22,7 @@ import redis.asyncio
 from fencing.clock import now
 from fencing.lease import AsyncLease, Lease, new_holder
 from fencing.locks import looking, steps
+from fencing.locks.administration import Administration, AsyncAdministration
 from fencing.locks.durability import COUNTER_SECONDS, Durability
 from fencing.locks.performing import AsyncPerformer, Performer
 from fencing.locks.scripts import check_namespace
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncRedisLockService", "RedisLockService"]
 
 
-class RedisLockService:
+class RedisLockService(Administration):
     """A lock service over one Redis, a Redis Cluster, or a primary that Sentinel watches.
 
     The client is not used itself, and not changed: the service opens connections of its own that
@@ -249,7 +250,7 @@ class RedisLockService:
         return outcome
 
 
-class AsyncRedisLockService:
+class AsyncRedisLockService(AsyncAdministration):
     """:class:`RedisLockService` for asyncio, over a client of ``redis.asyncio``.
 
     Its connections belong to one event loop; close them with :meth:`aclose`, or use the service

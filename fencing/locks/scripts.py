@@ -14,19 +14,18 @@ inside a resource's name are written ``%7B`` and ``%7D``, and therefore ``%`` is
 from __future__ import annotations
 
 import hashlib
+import itertools
 from dataclasses import dataclass, field
 from importlib.resources import files
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = [
-    "ACQUIRE",
-    "PERMITTED",
-    "RAISE",
-    "RELEASE",
-    "RENEW",
-    "Script",
-    "check_namespace",
-    "keys_of",
-]
+    "ACQUIRE", "INSPECT", "PERMITTED", "RAISE", "RELEASE", "RENEW", "SCAN", "Script",
+    "check_namespace", "keys_of", "keys_of_all", "pattern_of", "resource_of_key",
+]  # fmt: skip
 
 _OURS = "fencing.locks"
 
@@ -67,6 +66,10 @@ RENEW = Script("renew", uses=("issue",))
 RELEASE = Script("release", uses=("issue", "hand_over"))
 RAISE = Script("raise", uses=("issue",))
 PERMITTED = Script("permitted")
+INSPECT = Script("inspect")
+SCAN = Script("scan")
+
+_LOCK_ENDS = "}:lock"
 
 
 def keys_of(namespace: str, resource: str) -> tuple[bytes, bytes, bytes]:
@@ -74,9 +77,35 @@ def keys_of(namespace: str, resource: str) -> tuple[bytes, bytes, bytes]:
 
     Bytes, because a client encodes a ``str`` in whatever encoding it was configured with.
     """
-    tag = resource.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")
-    stem = f"{namespace}:{{{tag}}}"
+    stem = f"{namespace}:{{{_escaped(resource)}}}"
     return f"{stem}:lock".encode(), f"{stem}:counter".encode(), f"{stem}:queue".encode()
+
+
+def keys_of_all(namespace: str, resources: Sequence[str]) -> tuple[bytes, ...]:
+    """The keys of several resources, one resource after the other."""
+    return tuple(itertools.chain(*[keys_of(namespace, resource) for resource in resources]))
+
+
+def pattern_of(namespace: str, prefix: str) -> str:
+    """The glob of Redis's that fits the locks on resources whose names begin with a prefix."""
+    stem = f"{namespace}:{{{_escaped(prefix)}"
+    literal = "".join(f"\\{char}" if char in "*?[]^-\\" else char for char in stem)
+    return f"{literal}*{_LOCK_ENDS}"
+
+
+def resource_of_key(namespace: str, key: str) -> str | None:
+    """The resource that a lock's key belongs to; ``None`` if the key is no lock's."""
+    stem = f"{namespace}:{{"
+    if not (key.startswith(stem) and key.endswith(_LOCK_ENDS)):
+        return None
+    tag = key[len(stem) : -len(_LOCK_ENDS)]
+    # "%" last: it is what the others are escaped with.
+    resource = tag.replace("%7B", "{").replace("%7D", "}").replace("%25", "%")
+    return resource if _escaped(resource) == tag else None
+
+
+def _escaped(resource: str) -> str:
+    return resource.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")
 
 
 def check_namespace(namespace: str) -> str:

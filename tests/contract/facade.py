@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Self
 from fencing.service import Acquisition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from fencing.lease import Lease
     from fencing.service import LockService
+    from fencing.state import LockState
 
 # asyncio's own pool has six threads on a small machine: waiters would keep them all from the
 # holder who wants to release.
@@ -42,6 +43,12 @@ class ThreadedLease:
 
     async def release(self) -> None:
         await in_thread(self.lease.release)
+
+    async def owned(self) -> bool:
+        return await in_thread(self.lease.owned)
+
+    async def locked(self) -> bool:
+        return await in_thread(self.lease.locked)
 
     async def wait_lost(self, timeout: float | None = None) -> bool:
         return await in_thread(self.lease.wait_lost, timeout)
@@ -78,3 +85,19 @@ class ThreadedLocks:
 
     async def raise_token(self, lease: ThreadedLease, *, floor: int) -> None:
         await in_thread(self.locks.raise_token, lease.lease, floor=floor)
+
+    async def inspect(self, resource: str) -> LockState:
+        return await in_thread(self.locks.inspect, resource)
+
+    async def locked(self, resource: str) -> bool:
+        return await in_thread(self.locks.locked, resource)
+
+    async def force_release(self, resource: str) -> bool:
+        return await in_thread(self.locks.force_release, resource)
+
+    async def scan(self, prefix: str = "") -> AsyncIterator[LockState]:
+        # Only those that can scan are asked to, so it is no part of the protocol.
+        service: Any = self.locks
+        states = service.scan(prefix)
+        while (state := await in_thread(next, states, None)) is not None:
+            yield state

@@ -352,6 +352,74 @@ class LockServiceContract:
             await locks.raise_token(lease, floor=500)
         assert backdoor.asked() == asked
 
+    # Looking on, and taking away
+
+    async def test_a_state_tells_who_holds_a_resource(self, locks: Any) -> None:
+        free = await locks.inspect("r")
+        assert (free.resource, free.held, free.owner, free.token, free.holder) == (
+            "r", False, "", None, None,
+        )  # fmt: skip
+        assert (free.remaining, free.counter, free.waiters) == (0, 0, 0)
+        async with locks.acquire("r", ttl=20, owner="me: ключ") as lease:
+            state = await locks.inspect("r")
+            assert (state.held, state.owner) == (True, "me: ключ")
+            assert (state.token, state.holder) == (lease.token, lease.holder)
+            assert state.counter == lease.token
+            assert 10 < state.remaining <= 20
+            assert lease.holder not in repr(state)
+        free = await locks.inspect("r")
+        assert (free.held, free.token, free.remaining) == (False, None, 0)
+        assert free.counter == lease.token
+
+    async def test_locked_and_owned_ask(self, locks: Any, backdoor: Any) -> None:
+        assert await locks.locked("r") is False
+        lease = await locks.acquire("r", ttl=10)
+        assert await locks.locked("r") is True
+        assert await lease.locked() is True
+        assert await lease.owned() is True
+        backdoor.drop("r")
+        assert await lease.locked() is False
+        other = await locks.acquire("r", ttl=10)
+        assert await lease.locked() is True
+        assert not lease.lost
+        assert await lease.owned() is False
+        assert lease.lost
+        assert await other.owned() is True
+        await other.release()
+        asked = backdoor.asked()
+        assert [await lease.owned(), await other.owned()] == [False, False]
+        assert backdoor.asked() == asked
+
+    async def test_force_release_takes_a_lock_from_its_holder(self, locks: Any) -> None:
+        assert await locks.force_release("r") is False
+        lease = await locks.acquire("r", ttl=10)
+        bystander = await locks.acquire("another", ttl=10)
+        assert await locks.force_release("r") is True
+        assert await locks.locked("r") is False
+        async with locks.acquire("r", ttl=10, blocking=False) as successor:
+            assert successor.token > lease.token
+            with pytest.raises(LeaseLostError):
+                await lease.renew()
+            assert lease.lost
+            assert await successor.owned()
+        assert await bystander.owned()
+        await bystander.release()
+
+    async def test_force_release_serves_who_waits(self, locks: Any) -> None:
+        lease = await locks.acquire("r", ttl=60)
+        waiter = asyncio.ensure_future(locks.acquire("r", ttl=10)._begin())
+        await asyncio.sleep(0)
+        assert await locks.force_release("r") is True
+        successor = await waiter
+        assert successor.token > lease.token
+        await successor.release()
+
+    async def test_a_lock_of_any_name_can_be_looked_at_and_taken_away(self, locks: Any) -> None:
+        for name in ("{", "%7B", "}", "%", "*", "a?[b]c\\", "ключ", "x" * 512):
+            lease = await locks.acquire(name, ttl=10)
+            assert (await locks.inspect(name)).holder == lease.holder
+            assert await locks.force_release(name) is True
+
 
 class BadInputContract:
     """Bad input is refused before anything is sent; fixtures as in ``LockServiceContract``."""
@@ -372,6 +440,9 @@ class BadInputContract:
             error,
             lambda: locks.acquire(resource),
             lambda: locks.try_acquire(resource),
+            lambda: locks.inspect(resource),
+            lambda: locks.locked(resource),
+            lambda: locks.force_release(resource),
         )
 
     @pytest.mark.parametrize(("ttl", "error"), BAD_TTLS)

@@ -15,7 +15,7 @@ import redis.asyncio
 from fencing.embedded import ValkeyProcess
 from fencing.errors import LockServiceError
 from fencing.locks import AsyncRedisLockService, RedisLockService
-from fencing.locks.permissions import BY_SCRIPTS, ON_CLUSTER, TO_RUN, acl_rules
+from fencing.locks.permissions import BY_SCRIPTS, ON_CLUSTER, TO_LIST, TO_RUN, acl_rules
 from tests.contract.facade import ThreadedLocks
 from tests.support.cluster import ValkeyCluster
 
@@ -78,7 +78,9 @@ async def use(services: list[Any]) -> None:
         assert await locks.try_acquire(resource) is None
         await lease.renew(20)
         await locks.raise_token(lease, floor=lease.token + 5)
-        await lease.release()
+        assert await lease.owned()
+        assert await locks.force_release(resource)
+        assert not await locks.locked(resource)
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
@@ -99,6 +101,17 @@ class TestOneServer:
             with pytest.raises(LockServiceError, match="NOPERM") as raised:
                 await use(services)
         assert f"+{command}" in str(raised.value)
+
+    async def test_listing_needs_one_more(self, kind: str, server: ValkeyProcess) -> None:
+        allow([server], *acl_rules("fencing").split())
+        async with connected(kind, server.port) as (locks, _):
+            with pytest.raises(LockServiceError, match="NOPERM") as raised:
+                await anext(aiter(locks.scan()))
+            (missing,) = TO_LIST
+            assert f"+{missing}" in str(raised.value)
+            allow([server], *acl_rules("fencing").split(), f"+{missing}")
+            async with locks.acquire("a", ttl=10):
+                assert [state.resource async for state in locks.scan()] == ["a"]
 
     async def test_another_namespace_is_another_s(self, kind: str, server: ValkeyProcess) -> None:
         allow([server], *acl_rules("fencing2").split())

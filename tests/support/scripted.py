@@ -18,6 +18,7 @@ from fencing import AsyncLease, Lease, LeaseLostError
 from fencing.clock import now
 from fencing.lease import new_holder
 from fencing.service import Acquisition
+from fencing.state import LockState
 
 if TYPE_CHECKING:
     from fencing.lease import BaseLease
@@ -93,6 +94,10 @@ class _Script:
         if answer is not None:
             raise answer
 
+    def say_state(self, resource: str) -> LockState:
+        self.calls.append(("inspect", resource))
+        return LockState(resource=resource, counter=self.counter)
+
     def count(self, what: str) -> int:
         """How often something was asked."""
         return sum(1 for call in self.calls if call[0] == what)
@@ -141,6 +146,18 @@ class ScriptedLocks(_Script):
     def raise_token(self, lease: Lease, *, floor: int) -> None:
         """Raise the token to one above the floor, or to what the script says."""
         self.say_raised(lease, floor)
+
+    def inspect(self, resource: str) -> LockState:
+        """Nobody is kept out, so nothing is held."""
+        return self.say_state(resource)
+
+    def locked(self, resource: str) -> bool:
+        """See :meth:`inspect`."""
+        return self.say_state(resource).held
+
+    def force_release(self, resource: str) -> bool:
+        """See :meth:`inspect`."""
+        return self.say_state(resource).held
 
     def close(self) -> None:
         """Nothing to close."""
@@ -193,6 +210,18 @@ class AsyncScriptedLocks(_Script):
     async def raise_token(self, lease: AsyncLease, *, floor: int) -> None:
         """Raise the token to one above the floor, or to what the script says."""
         self.say_raised(lease, floor)
+
+    async def inspect(self, resource: str) -> LockState:
+        """Nobody is kept out, so nothing is held."""
+        return self.say_state(resource)
+
+    async def locked(self, resource: str) -> bool:
+        """See :meth:`inspect`."""
+        return self.say_state(resource).held
+
+    async def force_release(self, resource: str) -> bool:
+        """See :meth:`inspect`."""
+        return self.say_state(resource).held
 
     async def aclose(self) -> None:
         """Nothing to close."""

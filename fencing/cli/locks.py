@@ -1,0 +1,91 @@
+"""``fencing locks``: who holds what in a Redis, and taking a lock away."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from fencing.state import LockState
+
+__all__ = ["locks"]
+
+
+@click.command()
+@click.argument("url", required=False, envvar="FENCING_REDIS_URL")
+@click.option("--namespace", default="fencing", show_default=True, help="What the keys begin with.")
+@click.option("--cluster", is_flag=True, help="URL is a node of a Redis Cluster: ask all of it.")
+@click.option("--prefix", default="", metavar="TEXT", help="Only resources that begin so.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--force-release",
+    metavar="RESOURCE",
+    help="List nothing; take the lock on this resource from whoever holds it.",
+)
+def locks(
+    url: str | None,
+    *,
+    namespace: str,
+    cluster: bool,
+    prefix: str,
+    as_json: bool,
+    force_release: str | None,
+) -> None:
+    """List the locks that are held in the Redis at URL, or take one away.
+
+    A holder whose lock was taken away is not told. A guarded table refuses him when the next one is
+    admitted; "fencing raise" shuts him out at once.
+
+    URL looks like redis://user:password@host:6379/0; default: FENCING_REDIS_URL.
+    """
+    if not url:
+        raise click.UsageError("pass URL, or set FENCING_REDIS_URL")
+    if force_release is not None and prefix:
+        raise click.UsageError("--prefix selects what is listed; it goes with no --force-release")
+    from fencing.cli.schema import failing_in_one_line
+    from fencing.locks.administration import service_at
+
+    with (
+        failing_in_one_line(),
+        service_at(url, namespace=namespace, cluster=cluster) as service,
+    ):
+        if force_release is not None:
+            taken = service.force_release(force_release)
+            name = _quoted(force_release)
+            text = f"Took {name} from its holder." if taken else f"Nobody holds {name}."
+            click.echo(json.dumps({"released": taken}) if as_json else text)
+            return
+        found = sorted(service.scan(prefix), key=lambda state: state.resource)
+    if as_json:
+        click.echo(json.dumps({"locks": [_facts(state) for state in found]}))
+        return
+    for state in found:
+        click.echo(_line(state))
+    click.echo(f"{len(found)} held.")
+
+
+def _facts(state: LockState) -> dict[str, Any]:
+    # Without the holder's nonce, which belongs in no log.
+    return {
+        "resource": state.resource,
+        "owner": state.owner,
+        "token": state.token,
+        "remaining": state.remaining if math.isfinite(state.remaining) else None,
+        "counter": state.counter,
+        "waiters": state.waiters,
+    }
+
+
+def _line(state: LockState) -> str:
+    left = f"{state.remaining:.1f} s left" if math.isfinite(state.remaining) else "without end"
+    by = f"token {state.token}, {_quoted(state.owner)}" if state.token else "by no lock service"
+    waiting = f", {state.waiters} waiting" if state.waiters else ""
+    return f"{_quoted(state.resource)}: {by}, {left}{waiting}"
+
+
+def _quoted(name: str) -> str:
+    """A name as JSON writes it: what it holds does nothing to a terminal."""
+    return json.dumps(name, ensure_ascii=not name.isprintable())
