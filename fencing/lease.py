@@ -17,16 +17,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import secrets
 import threading
-from typing import TYPE_CHECKING, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
+from fencing.blocks import Blocks
+from fencing.cancelling import CancelledBlock
 from fencing.clock import now
 from fencing.errors import FencingUsageError, LeaseExpiredError, LeaseLostError, LockServiceError
-from fencing.request import check_token, check_ttl
+from fencing.request import MIN_TTL, check_token, check_ttl
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from fencing.state import LockState
@@ -38,6 +42,8 @@ __all__ = [
     "Grantor",
     "Lease",
     "Scope",
+    "Watcher",
+    "margin",
     "new_holder",
     "trust_ends",
 ]
@@ -53,6 +59,11 @@ def new_holder() -> str:
     return secrets.token_hex(16)
 
 
+def margin(ttl: float) -> float:
+    """How much earlier than the lock service the holder lets go of a lease, in seconds."""
+    return ttl * _MARGIN_RATIO + _MARGIN_SECONDS
+
+
 def trust_ends(asked_at: float, ttl: float) -> float:
     """When to stop believing in a lease.
 
@@ -63,7 +74,7 @@ def trust_ends(asked_at: float, ttl: float) -> float:
     Returns:
         A moment of :func:`fencing.clock.now`, in seconds.
     """
-    return asked_at + ttl - (ttl * _MARGIN_RATIO + _MARGIN_SECONDS)
+    return asked_at + ttl - margin(ttl)
 
 
 class _Process:
@@ -88,14 +99,23 @@ class Scope(Protocol):
     """Whether a loss that is found when the block has succeeded is raised (or only logged)."""
 
     def open(self) -> None:
-        """The block begins."""
+        """A block begins; with re-entry there is one in the other."""
 
-    def close(self) -> None:
-        """The block has ended; called before the lease is released."""
+    def close(self, *, outermost: bool) -> None:
+        """The innermost block has ended; with the outermost one the lease is then released."""
+
+
+class Watcher(Protocol):
+    """Who is told when a lease changes, because he renews it or waits for its end."""
+
+    def notice(self, lease: Any) -> None:  # noqa: ANN401 - a sync or an async lease, as is its own
+        """The lease is over, or trusted until another moment than before."""
 
 
 class BaseLease:
     """What a sync and an async lease have in common; see :class:`Lease`."""
+
+    service: Any
 
     def __init__(
         self,
@@ -116,9 +136,28 @@ class BaseLease:
         self.admitted = False
         self.released = False
         self.scope: Scope | None = None
-        self._entered = False
+        self.kept = False
+        self.lives_until = math.inf
+        self.watcher: Watcher | None = None
+        self.blocks = Blocks()
+        self.trouble = ""
+        self.told = False
+        self._asked_at = asked_at
+        self._max_lifetime = math.inf
         self._lost = False
+        self._expired = False
+        self._why = ""
+        self._on_lost: list[Callable[[Any], object]] = []
+        # Reentrant: what a signal handler does to a lease comes between any two lines of ours.
+        self._lock = threading.RLock()
         self._pid = _process.pid
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:  # noqa: ANN401 - as its base has it
+        raise TypeError(
+            f"the lease on {self.resource!r} cannot be pickled or copied: it is this process's "
+            "right, and two of it would be released twice; send its resource, and acquire a lease "
+            "where the work is done"
+        )
 
     def __repr__(self) -> str:
         state = "released" if self.released else "lost" if self.lost else f"{self.remaining:.3f} s"
@@ -130,9 +169,18 @@ class BaseLease:
     @property
     def remaining(self) -> float:
         """Trust left, in seconds; never negative, and 0 for a lease that is over."""
-        if self.released or self._lost or self.is_foreign:
+        if self.released or self._lost or self._expired or self.is_foreign:
             return 0.0
         return max(0.0, self.trusted_until - now())
+
+    @property
+    def transaction_limit(self) -> float:
+        """How long a transaction under the lease may last, in seconds.
+
+        As long as trust is left; for one that is kept alive, as long as it can be.
+        """
+        left = self.remaining
+        return max(left, self.lives_until - now()) if self.kept and left else left
 
     @property
     def expired(self) -> bool:
@@ -142,7 +190,9 @@ class BaseLease:
     @property
     def lost(self) -> bool:
         """Whether the lease ended before it was released: taken away, run out, or left in fork."""
-        return self._lost or (not self.released and (self.is_foreign or self.expired))
+        if self._lost or self._expired:
+            return True
+        return not self.released and (self.is_foreign or self.expired)
 
     @property
     def is_foreign(self) -> bool:
@@ -156,39 +206,52 @@ class BaseLease:
             LeaseExpiredError: It has run out by our own clock.
             LeaseLostError: It was released, taken away, or belongs to a parent process.
         """
-        if not (self.released or self.lost):
-            return
+        if self.released or self.lost:
+            raise self.loss()
+
+    def loss(self) -> LeaseLostError:
+        """The error that says why the lease is over."""
         what = f"the lease on {self.resource!r} (token {self.token})"
-        facts = {"resource": self.resource, "token": self.token}
         if self.is_foreign:
-            raise LeaseLostError(
+            return self._as_lost(
                 f"{what} belongs to process {self._pid}; a forked child owns nothing of its "
-                "parent: acquire a lease of its own in the child",
-                **facts,  # type: ignore[arg-type]
+                "parent: acquire a lease of its own in the child"
             )
         if self.released:
-            raise LeaseLostError(
-                f"{what} was released; nothing can be done under it any more: acquire it again",
-                **facts,  # type: ignore[arg-type]
+            return self._as_lost(
+                f"{what} was released; nothing can be done under it any more: acquire it again"
             )
         if self._lost:
-            raise LeaseLostError(
+            return self._as_lost(
                 f"{what} was lost: the lock service says that it is not ours any more; acquire "
-                "it again and repeat the work from its first read",
-                **facts,  # type: ignore[arg-type]
+                "it again and repeat the work from its first read"
             )
-        raise LeaseExpiredError(
-            f"{what} ran out {now() - self.trusted_until:.3f} s ago by our own clock, so "
-            "nothing more was sent; acquire it again and repeat the work from its first read",
-            **facts,  # type: ignore[arg-type]
+        why = f" ({self._why})" if self._why else ""
+        return LeaseExpiredError(
+            f"{what} ran out {max(0.0, now() - self.trusted_until):.3f} s ago by our own "
+            f"clock{why}, so nothing more was sent; acquire it again and repeat the work from its "
+            "first read",
+            resource=self.resource,
+            token=self.token,
         )
+
+    def _as_lost(self, message: str) -> LeaseLostError:
+        return LeaseLostError(message, resource=self.resource, token=self.token)
 
     # What a lock service and a guard report to the lease.
 
     def note_renewed(self, *, asked_at: float, ttl: float) -> None:
-        """The lock service has extended the lease to ``ttl`` seconds from ``asked_at``."""
-        self.ttl = ttl
-        self.trusted_until = trust_ends(asked_at, ttl)
+        """The lock service has extended the lease to ``ttl`` seconds from ``asked_at``.
+
+        A lease that was given up is not revived: its holder may have been told.
+        """
+        with self._lock:
+            if self._lost or self._expired:
+                return
+            self.ttl = ttl
+            self.trusted_until = min(trust_ends(asked_at, ttl), self.lives_until)
+            self.trouble = ""
+        self._changed()
 
     def note_token(self, token: int) -> None:
         """The lock service has given this lease a larger token.
@@ -210,9 +273,26 @@ class BaseLease:
 
     def note_lost(self) -> None:
         """The lock service says that the lease is not ours any more."""
-        if not self.released:
+        with self._lock:
+            if self.released:
+                return
             self._lost = True
+        self._over()
+        self._changed()
+
+    def note_expired(self) -> bool:
+        """Give the lease up if its trust has ended, for good; whether it is lost."""
+        with self._lock:
+            if self.released:
+                return False
+            if not self._lost and self.expired and not self._expired:
+                self._expired = True
+                self._why = self.trouble
+                if self.kept and self.at_its_limit:
+                    self._why = f"it has lived for its max_lifetime of {self._max_lifetime} s"
+        if self.lost:
             self._over()
+        return self.lost
 
     def note_found(self, state: LockState) -> bool:
         """The lock service has told who holds the resource; whether it is this lease."""
@@ -223,30 +303,83 @@ class BaseLease:
 
     def note_released(self) -> None:
         """The lease was given back, or nothing is left to give back."""
-        self.released = True
+        with self._lock:
+            self.released = True
         self._over()
+        self._changed()
+
+    # What keeps it alive.
+
+    def keep(self, max_lifetime: float | None) -> None:
+        """The lease is renewed in the background from now on; see :mod:`fencing.keepalive`."""
+        if not self.kept and max_lifetime is not None:
+            self._max_lifetime = max_lifetime
+            self.lives_until = self._asked_at + max_lifetime
+        self.kept = True
+
+    def ttl_for(self, ttl: float) -> float:
+        """A ttl to renew with, in seconds, that does not exceed the lease's ``max_lifetime``.
+
+        Raises:
+            LeaseExpiredError: Nothing worth a renewal is left of that.
+        """
+        left = self.lives_until - now()
+        if left < MIN_TTL:
+            raise LeaseExpiredError(
+                f"the lease on {self.resource!r} (token {self.token}) has lived for its "
+                f"max_lifetime of {self._max_lifetime} s and is not renewed; acquire it again",
+                resource=self.resource,
+                token=self.token,
+            )
+        return min(ttl, left)
+
+    @property
+    def at_its_limit(self) -> bool:
+        """Whether no renewal would make it live longer, because of its ``max_lifetime``."""
+        return self.trusted_until + margin(self.ttl) >= self.lives_until - _MARGIN_SECONDS
+
+    def tell_lost(self, on_lost: Callable[[Any], object]) -> None:
+        """Have a function called when the lease is lost; by its watcher, and once."""
+        self._on_lost.append(on_lost)
+
+    def take_listeners(self) -> list[Callable[[Any], object]]:
+        """Those to be called now that it is lost; another time there are none of them left."""
+        with self._lock:
+            listeners, self._on_lost = self._on_lost, []
+        return listeners
+
+    def cancel_blocks(self) -> None:
+        """Cancel the task whose block asked for it; a thread cannot be cancelled."""
+
+    def _changed(self) -> None:
+        if self.watcher is not None:
+            self.watcher.notice(self)
 
     def _was_lost(self) -> LeaseLostError:
         # The lock service need not have noticed: it was the database that saw a newer holder, or
         # nothing of the lock was left to be released.
-        return LeaseLostError(
-            f"the lease on {self.resource!r} (token {self.token}) was lost before it was released",
-            resource=self.resource,
-            token=self.token,
+        return self._as_lost(
+            f"the lease on {self.resource!r} (token {self.token}) was lost before it was released"
         )
 
     def _over(self) -> None:
         raise NotImplementedError
 
     def _open(self) -> None:
-        if self._entered:
+        if not self.blocks.enter():
             raise FencingUsageError(
                 f"the lease on {self.resource!r} has had its with block; acquire a new one for "
                 "another"
             )
-        self._entered = True
         if self.scope is not None:
             self.scope.open()
+
+    def _close(self) -> bool:
+        """The innermost block has ended; whether the lease is to be released."""
+        outermost = self.blocks.leave()
+        if self.scope is not None:
+            self.scope.close(outermost=outermost)
+        return outermost and not self.released and not self.is_foreign
 
     def _settle(self, failure: FencingError_ | None, body: BaseException | None) -> None:
         """Decide what the end of a block says about a release that went wrong.
@@ -319,7 +452,7 @@ class Lease(BaseLease):
     """
 
     def __init__(self, service: Grantor, **facts: object) -> None:
-        self._service = service
+        self.service = service
         self._ended = threading.Event()
         super().__init__(**facts)  # type: ignore[arg-type]
 
@@ -335,20 +468,41 @@ class Lease(BaseLease):
         """
         ttl = self.ttl if ttl is None else check_ttl(ttl)
         self.raise_if_over()
-        self._service.renew(self, ttl)
+        self.service.renew(self, self.ttl_for(ttl))
+
+    def acquire_again(self, ttl: float) -> None:
+        """The lease is acquired once more by whoever holds it: it counts, and gets its time.
+
+        Args:
+            ttl: What must be left of it, in seconds; it is renewed if it is less, never shortened.
+
+        Raises:
+            LeaseLostError: It is lost.
+            LockServiceError: It had to be renewed, and the lock service could not be asked.
+        """
+        if self.trusted_until - now() < trust_ends(0.0, ttl) and not self.at_its_limit:
+            self.renew(max(ttl, self.ttl))
+        self.raise_if_over()
+        self.blocks.acquired_again()
 
     def release(self) -> None:
         """Give the lease back. Releasing twice, or in a forked child, does nothing.
+
+        A lease that was acquired again where it was held is given back as often; see
+        ``reentrant``.
 
         Raises:
             LeaseLostError: It had been lost before.
             LockServiceError: The lock service could not be told; the lock ends by its ttl.
         """
-        if not self.released and not self.is_foreign:
-            lost = self._lost
-            self._service.release(self)
-            if lost:
-                raise self._was_lost()
+        if not self.released and not self.is_foreign and self.blocks.give_back():
+            self._free()
+
+    def _free(self) -> None:
+        lost = self._lost or self._expired
+        self.service.release(self)
+        if lost:
+            raise self._was_lost()
 
     def owned(self) -> bool:
         """Ask the lock service whether it still has this lease; if not, the lease is lost.
@@ -413,11 +567,10 @@ class Lease(BaseLease):
         body: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self.scope is not None:
-            self.scope.close()
         failure: FencingError_ | None = None
         try:
-            self.release()
+            if self._close():
+                self._free()
         except (LeaseLostError, LockServiceError) as error:
             failure = error
         self._settle(failure, body)
@@ -427,7 +580,9 @@ class AsyncLease(BaseLease):
     """:class:`Lease` for asyncio: the same names and attributes, awaited."""
 
     def __init__(self, service: AsyncGrantor, **facts: object) -> None:
-        self._service = service
+        self.cancel_on_loss = False
+        self._cancelled_blocks: list[CancelledBlock | None] = []
+        self.service = service
         self._ended = asyncio.Event()
         super().__init__(**facts)  # type: ignore[arg-type]
 
@@ -435,15 +590,25 @@ class AsyncLease(BaseLease):
         """See :meth:`Lease.renew`."""
         ttl = self.ttl if ttl is None else check_ttl(ttl)
         self.raise_if_over()
-        await self._service.renew(self, ttl)
+        await self.service.renew(self, self.ttl_for(ttl))
+
+    async def acquire_again(self, ttl: float) -> None:
+        """See :meth:`Lease.acquire_again`."""
+        if self.trusted_until - now() < trust_ends(0.0, ttl) and not self.at_its_limit:
+            await self.renew(max(ttl, self.ttl))
+        self.raise_if_over()
+        self.blocks.acquired_again()
 
     async def release(self) -> None:
         """See :meth:`Lease.release`."""
-        if not self.released and not self.is_foreign:
-            lost = self._lost
-            await self._service.release(self)
-            if lost:
-                raise self._was_lost()
+        if not self.released and not self.is_foreign and self.blocks.give_back():
+            await self._free()
+
+    async def _free(self) -> None:
+        lost = self._lost or self._expired
+        await self.service.release(self)
+        if lost:
+            raise self._was_lost()
 
     async def owned(self) -> bool:
         """See :meth:`Lease.owned`."""
@@ -474,7 +639,10 @@ class AsyncLease(BaseLease):
         self._ended.set()
 
     async def __aenter__(self) -> Self:
+        if self.cancel_on_loss:
+            self.raise_if_over()
         self._open()
+        self._cancelled_blocks.append(CancelledBlock() if self.cancel_on_loss else None)
         return self
 
     async def __aexit__(
@@ -483,11 +651,22 @@ class AsyncLease(BaseLease):
         body: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self.scope is not None:
-            self.scope.close()
+        block = self._cancelled_blocks.pop()
+        ours = block is not None and block.end(body)
         failure: FencingError_ | None = None
         try:
-            await self.release()
+            if self._close():
+                await self._free()
         except (LeaseLostError, LockServiceError) as error:
             failure = error
+        if ours:
+            # The cancellation was ours, and has done its work: what it means is the loss.
+            raise failure if isinstance(failure, LeaseLostError) else self._was_lost() from body
         self._settle(failure, body)
+
+    def cancel_blocks(self) -> None:
+        """See :meth:`BaseLease.cancel_blocks`; the innermost block that did ask is cancelled."""
+        for block in reversed(self._cancelled_blocks):
+            if block is not None:
+                block.cancel()
+                return

@@ -126,6 +126,11 @@ class AcquireRequest:
             )
 
     @property
+    def is_kept_or_watched(self) -> bool:
+        """Whether something has to be done in the background while the lease is held."""
+        return self.keepalive or self.on_lost is not None
+
+    @property
     def forwarded(self) -> dict[str, Any]:
         """The arguments with which a guard asks its lock service for the same.
 
@@ -164,6 +169,11 @@ class AsyncAcquireRequest(AcquireRequest):
         # No super(): a dataclass with slots is another class than the one that was written down.
         AcquireRequest.__post_init__(self)
         _check_bool("cancel_on_loss", self.cancel_on_loss)
+
+    @property
+    def is_kept_or_watched(self) -> bool:
+        """See :attr:`AcquireRequest.is_kept_or_watched`."""
+        return self.keepalive or self.on_lost is not None or self.cancel_on_loss
 
     def _check_on_lost(self) -> None:
         if self.on_lost is not None and not callable(self.on_lost):

@@ -6,6 +6,7 @@ lease; the resource's high-water mark, asked for on another connection, does.
 
 from __future__ import annotations
 
+import math
 import uuid
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,9 @@ _LIMIT_SLACK = 0.05
 """A server's limit may fire this much before our own clock says that trust has ended, in seconds:
 both start from the same trust, in whole milliseconds, on two clocks."""
 
+_LONGEST_LIMIT_MS = 2**31 - 1
+"""PostgreSQL's settings count milliseconds in 32 bits."""
+
 # A session that a limit or an administrator has ended, and a statement that a limit has.
 _ENDED = {"25P03", "25P04", "57P01", "57014"}
 _TERMINATED = "57P01"
@@ -43,7 +47,8 @@ class Presented:
         backend_pid: PostgreSQL's pid of the session.
         begun_in: The thread and task that began it.
         committing: Whether COMMIT is being sent: a failure then has an unknown outcome.
-        trusted_for: The trust that was left in its leases when it began, in seconds.
+        limit: How long the server may let it live, in seconds: the trust that was left in its
+            leases when it began; for leases that are kept alive, what they can live.
         bounded_until: When the server's limits end it (:func:`fencing.clock.now`), in seconds.
         receipt: Id of the row by which its outcome can be told for certain; ``None``: no row.
         stamp: What tells the transaction from every other; empty until its entry was answered.
@@ -62,8 +67,8 @@ class Presented:
         self.backend_pid = backend_pid
         self.committing = False
         self.begun_in = Whereabouts()
-        self.trusted_for = min([lease.remaining for lease in leases]) if leases else 0.0
-        self.bounded_until = now() + self.trusted_for
+        self.limit = min([lease.transaction_limit for lease in leases]) if leases else 0.0
+        self.bounded_until = now() + self.limit
 
     @property
     def claim(self) -> str:
@@ -71,9 +76,11 @@ class Presented:
         return " ".join([claim_item(x.resource, x.token, x.holder) for x in self.leases])
 
     @property
-    def limit_ms(self) -> int:
-        """How long the server lets the transaction live, in milliseconds."""
-        return max(1, int(self.trusted_for * 1000))
+    def limit_ms(self) -> int | None:
+        """How long the server lets the transaction live, in milliseconds; ``None``: for ever."""
+        if self.limit == math.inf:
+            return None
+        return max(1, min(int(self.limit * 1000), _LONGEST_LIMIT_MS))
 
     @property
     def entry(self) -> dict[str, object]:

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from fencing.core.held import Held
 from fencing.core.plan import acquire_admitted, admit_lease
 from fencing.hooks.ambient import Fence, Suspension
+from fencing.keepalive import watch
 from fencing.lease import BaseLease
 from fencing.request import check_evict_after
 
@@ -38,15 +39,17 @@ class GuardedScope:
     def __init__(self, lease: BaseLease, databases: Sequence[Database]) -> None:
         self._lease = lease
         self.databases = databases
-        self._fence: Fence | None = None
+        self._fences: list[Fence] = []
 
     def open(self) -> None:
-        self._fence = Fence((self._lease,), self.databases)
-        self._fence.push()
+        self._fences.append(Fence((self._lease,), self.databases))
+        self._fences[-1].push()
 
-    def close(self) -> None:
-        if self._fence is not None:
-            self._fence.close()
+    def close(self, *, outermost: bool) -> None:
+        if self._fences:
+            self._fences.pop().close()
+        if not outermost:
+            return
         for database in self.databases:
             for presentation, lease in database.presentations.open_on(self._lease.resource):
                 if lease.holder == self._lease.holder:
@@ -70,7 +73,7 @@ class BaseGuard(Generic[LeaseT]):
         if receipts:
             for database in self.databases:
                 database.keep_receipts()
-        self._held = Held()
+        self._held: Held[LeaseT] = Held()
 
     def __repr__(self) -> str:
         names = ", ".join(database.name for database in self.databases)
@@ -107,9 +110,11 @@ class BaseGuard(Generic[LeaseT]):
     def _plan_admission(self, lease: LeaseT) -> Plan:
         return admit_lease(lease, self.databases, evict_after=self.evict_after)
 
-    def _hand_out(self, lease: LeaseT) -> LeaseT:
+    def _hand_out(self, lease: LeaseT, request: AcquireRequest) -> LeaseT:
         lease.scope = GuardedScope(lease, self.databases)
         self._held.note(lease)
+        if request.is_kept_or_watched:
+            watch(lease, request)
         return lease
 
 

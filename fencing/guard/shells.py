@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from fencing.core.held import enter_again, enter_again_async
 from fencing.core.performing import perform, perform_async
 from fencing.core.plan import not_granted
 from fencing.errors import LockNotAcquiredError
@@ -127,11 +128,12 @@ class Guard(BaseGuard[Lease]):
             owner=owner, fair=fair, keepalive=keepalive, max_lifetime=max_lifetime,
             on_lost=on_lost, reentrant=reentrant,
         )  # fmt: skip
-        self._held.raise_if_held(resource)
+        if (again := self._again(request)) is not None:
+            return again
         lease = perform(self._plan(request), self.locks)
         if lease is None:
             raise not_granted(resource)
-        return self._hand_out(lease)
+        return self._hand_out(lease, request)
 
     def try_acquire(
         self,
@@ -154,13 +156,22 @@ class Guard(BaseGuard[Lease]):
             resource=resource, ttl=ttl, blocking=False, owner=owner, keepalive=keepalive,
             max_lifetime=max_lifetime, on_lost=on_lost, reentrant=reentrant,
         )  # fmt: skip
-        if resource in self._held:
+        if request.reentrant and (again := self._again(request)) is not None:
+            return again
+        if self._held.lease_here(resource) is not None:
             return None
         try:
             lease = perform(self._plan(request), self.locks)
         except LockNotAcquiredError:
             return None
-        return None if lease is None else self._hand_out(lease)
+        return None if lease is None else self._hand_out(lease, request)
+
+    def _again(self, request: AcquireRequest) -> Lease | None:
+        """The lease that this thread or task has; an error if it is not to be entered again."""
+        if not request.reentrant:
+            self._held.raise_if_held(request.resource)
+            return None
+        return enter_again(self._held, request)
 
     def holding(
         self,
@@ -319,11 +330,12 @@ class AsyncGuard(BaseGuard[AsyncLease]):
         )  # fmt: skip
 
         async def begin() -> AsyncLease:
-            self._held.raise_if_held(resource)
+            if (again := await self._again(request)) is not None:
+                return again
             lease = await perform_async(self._plan(request), self.locks)
             if lease is None:
                 raise not_granted(resource)
-            return self._hand_out(lease)
+            return self._hand_out(lease, request)
 
         return Acquisition(begin)
 
@@ -345,13 +357,22 @@ class AsyncGuard(BaseGuard[AsyncLease]):
             max_lifetime=max_lifetime, on_lost=on_lost, cancel_on_loss=cancel_on_loss,
             reentrant=reentrant,
         )  # fmt: skip
-        if resource in self._held:
+        if request.reentrant and (again := await self._again(request)) is not None:
+            return again
+        if self._held.lease_here(resource) is not None:
             return None
         try:
             lease = await perform_async(self._plan(request), self.locks)
         except LockNotAcquiredError:
             return None
-        return None if lease is None else self._hand_out(lease)
+        return None if lease is None else self._hand_out(lease, request)
+
+    async def _again(self, request: AcquireRequest) -> AsyncLease | None:
+        """The lease that this thread or task has; an error if it is not to be entered again."""
+        if not request.reentrant:
+            self._held.raise_if_held(request.resource)
+            return None
+        return await enter_again_async(self._held, request)
 
     def holding(
         self,

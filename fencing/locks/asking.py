@@ -153,9 +153,13 @@ class Call:
                 yield from self.pause(pause)
                 continue
             self.at = reply.at
-            if len(reply.answer) < 2 or reply.answer[1] != arguments[0]:  # noqa: PLR2004
-                raise self.nonsense(reply)
+            self.check_echo(reply, arguments[0])
             return reply, reply.answer[2:]
+
+    def check_echo(self, reply: Reply, holder: str) -> None:
+        """Raise unless the answer is to our own question: it carries the holder who asked."""
+        if len(reply.answer) < 2 or reply.answer[1] != holder:  # noqa: PLR2004 - word and holder
+            raise self.nonsense(reply)
 
     def pause(self, seconds: float) -> Steps[None]:
         """Wait for so many seconds."""

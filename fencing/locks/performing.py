@@ -19,7 +19,7 @@ from fencing.locks.trouble import REDIS_ERRORS, trouble_of
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-    from fencing.locks.asking import Ask, Step, Steps
+    from fencing.locks.asking import Ask, Step, Steps, Trouble
     from fencing.locks.clients import AnyAsyncClient, AnyClient
 
 __all__ = ["AsyncPerformer", "Performer", "see_through"]
@@ -63,6 +63,22 @@ class Performer:
                 sent = self._perform(step, keys)
             except BaseException as error:  # noqa: BLE001 - the core decides about every one
                 failure = error
+
+    def perform_together(
+        self, asks: Sequence[tuple[str, Ask]], within: float
+    ) -> list[Reply | Trouble]:
+        """Ask for several resources in one pipeline, once; return what came for each.
+
+        Args:
+            asks: Resources, and what is asked for each.
+            within: How long all the answers may take, in seconds.
+        """
+        asked_at = now()
+        requests = [
+            (ask.script, keys_of(self._namespace, resource), _encoded(ask))
+            for resource, ask in asks
+        ]
+        return _came(self._sibling.run_many(requests, asked_at + within), asked_at)
 
     def _perform(self, step: Step, keys: tuple[bytes, ...]) -> Reply | float:
         if isinstance(step, Pause):
@@ -119,6 +135,17 @@ class AsyncPerformer:
             except BaseException as error:  # noqa: BLE001 - the core decides about every one
                 failure = error
 
+    async def perform_together(
+        self, asks: Sequence[tuple[str, Ask]], within: float
+    ) -> list[Reply | Trouble]:
+        """See :meth:`Performer.perform_together`."""
+        asked_at = now()
+        requests = [
+            (ask.script, keys_of(self._namespace, resource), _encoded(ask))
+            for resource, ask in asks
+        ]
+        return _came(await self._sibling.run_many(requests, asked_at + within), asked_at)
+
     async def _perform(self, step: Step, keys: tuple[bytes, ...]) -> Reply | float:
         if isinstance(step, Pause):
             await asyncio.sleep(step.seconds)
@@ -160,6 +187,16 @@ def _groups(resources: Sequence[str], *, spans: bool) -> list[list[str]]:
     if not spans:
         return [[resource] for resource in resources]
     return [list(resources)] if resources else []
+
+
+def _came(answers: Sequence[object], asked_at: float) -> list[Reply | Trouble]:
+    at = now()
+    return [
+        trouble_of(answer, at=at)
+        if isinstance(answer, BaseException)
+        else Reply(_texts(answer), asked_at, at)
+        for answer in answers
+    ]
 
 
 def _encoded(step: Ask) -> list[bytes]:

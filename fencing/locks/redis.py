@@ -20,20 +20,24 @@ import redis
 import redis.asyncio
 
 from fencing.clock import now
+from fencing.core.held import Held, enter_again, enter_again_async
+from fencing.keepalive import aclose_keeper, close_keeper, keeper_of
 from fencing.lease import AsyncLease, Lease, new_holder
 from fencing.locks import looking, steps
 from fencing.locks.administration import Administration, AsyncAdministration
+from fencing.locks.asking import Ask
 from fencing.locks.durability import COUNTER_SECONDS, Durability
 from fencing.locks.performing import AsyncPerformer, Performer
-from fencing.locks.scripts import check_namespace
+from fencing.locks.scripts import RENEW, check_namespace
 from fencing.locks.steps import Grant
 from fencing.request import AcquireRequest, AsyncAcquireRequest, check_floor, check_ttl
 from fencing.service import Acquisition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
+    from fencing.errors import FencingError
     from fencing.locks.clients import AnyAsyncClient, AnyClient
     from fencing.verification import ServiceVerification
 
@@ -75,6 +79,7 @@ class RedisLockService(Administration):
         self._durability = Durability(counter_ttl)
         self._redis = Performer(client, self.namespace)
         self._client = client
+        self._held: Held[Lease] = Held()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} namespace={self.namespace!r}>"
@@ -184,6 +189,28 @@ class RedisLockService(Administration):
             lease.resource,
         )
 
+    def renew_many(
+        self, leases: Sequence[tuple[Lease, float]], *, within: float
+    ) -> list[FencingError | None]:
+        """Renew leases together, in one pipeline, once; nothing is raised.
+
+        Args:
+            leases: Each with the ttl to extend it to, in seconds.
+            within: How long all of it may take, in seconds.
+
+        Returns:
+            For each the error that :meth:`renew` would have raised; ``None``: it is renewed.
+        """
+        asks = [
+            (lease.resource, Ask(RENEW, steps.renewal_of(lease, ttl, self._durability), within))
+            for lease, ttl in leases
+        ]
+        came = self._redis.perform_together(asks, within)
+        return [
+            steps.judge_renewal(lease, ttl, each)
+            for (lease, ttl), each in zip(leases, came, strict=True)
+        ]
+
     def release(self, lease: Lease) -> None:
         """Give a lease back; nothing can be done under it afterwards, whatever is raised.
 
@@ -225,7 +252,11 @@ class RedisLockService(Administration):
         return looking.verify(self._client, self.namespace)
 
     def close(self) -> None:
-        """Close the service's connections; another call opens them again."""
+        """Close the service's connections; another call opens them again.
+
+        Leases that are kept alive are no longer renewed.
+        """
+        close_keeper(self)
         self._redis.close()
 
     def __enter__(self) -> Self:
@@ -240,13 +271,19 @@ class RedisLockService(Administration):
         self.close()
 
     def _acquire(self, request: AcquireRequest) -> Lease | steps.Held:
+        if request.reentrant and (again := enter_again(self._held, request)) is not None:
+            return again
         holder = new_holder()
         outcome = self._redis.perform(
             steps.acquire(request, holder=holder, started_at=now(), durability=self._durability),
             request.resource,
         )
         if isinstance(outcome, Grant):
-            return Lease(self, **_facts(request, holder, outcome))
+            lease = Lease(self, **_facts(request, holder, outcome))
+            self._held.note(lease)
+            if request.is_kept_or_watched:
+                keeper_of(lease).begin(lease, request)
+            return lease
         return outcome
 
 
@@ -268,6 +305,7 @@ class AsyncRedisLockService(AsyncAdministration):
         self._durability = Durability(counter_ttl)
         self._redis = AsyncPerformer(client, self.namespace)
         self._client = client
+        self._held: Held[AsyncLease] = Held()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} namespace={self.namespace!r}>"
@@ -353,6 +391,20 @@ class AsyncRedisLockService(AsyncAdministration):
             lease.resource,
         )
 
+    async def renew_many(
+        self, leases: Sequence[tuple[AsyncLease, float]], *, within: float
+    ) -> list[FencingError | None]:
+        """See :meth:`RedisLockService.renew_many`."""
+        asks = [
+            (lease.resource, Ask(RENEW, steps.renewal_of(lease, ttl, self._durability), within))
+            for lease, ttl in leases
+        ]
+        came = await self._redis.perform_together(asks, within)
+        return [
+            steps.judge_renewal(lease, ttl, each)
+            for (lease, ttl), each in zip(leases, came, strict=True)
+        ]
+
     async def release(self, lease: AsyncLease) -> None:
         """See :meth:`RedisLockService.release`."""
         await self._redis.perform(steps.release(lease, started_at=now()), lease.resource)
@@ -372,7 +424,8 @@ class AsyncRedisLockService(AsyncAdministration):
         return await looking.averify(self._client, self.namespace)
 
     async def aclose(self) -> None:
-        """Close the service's connections; another call opens them again."""
+        """See :meth:`RedisLockService.close`."""
+        await aclose_keeper(self)
         await self._redis.aclose()
 
     async def __aenter__(self) -> Self:
@@ -387,13 +440,22 @@ class AsyncRedisLockService(AsyncAdministration):
         await self.aclose()
 
     async def _acquire(self, request: AcquireRequest) -> AsyncLease | steps.Held:
+        if (
+            request.reentrant
+            and (again := await enter_again_async(self._held, request)) is not None
+        ):
+            return again
         holder = new_holder()
         outcome = await self._redis.perform(
             steps.acquire(request, holder=holder, started_at=now(), durability=self._durability),
             request.resource,
         )
         if isinstance(outcome, Grant):
-            return AsyncLease(self, **_facts(request, holder, outcome))
+            lease = AsyncLease(self, **_facts(request, holder, outcome))
+            self._held.note(lease)
+            if request.is_kept_or_watched:
+                keeper_of(lease).begin(lease, request)
+            return lease
         return outcome
 
 

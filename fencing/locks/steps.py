@@ -28,13 +28,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fencing.errors import (
+    FencingError,
     LeaseExpiredError,
     LeaseLostError,
     LockNotAcquiredError,
     LockServiceError,
 )
 from fencing.lease import trust_ends
-from fencing.locks.asking import Call
+from fencing.locks.asking import Call, Trouble
 from fencing.locks.durability import PLAIN, Durability
 from fencing.locks.scripts import ACQUIRE, RAISE, RELEASE, RENEW
 
@@ -43,7 +44,10 @@ if TYPE_CHECKING:
     from fencing.locks.asking import Reply, Steps
     from fencing.request import AcquireRequest
 
-__all__ = ["Grant", "Held", "acquire", "not_acquired", "raise_token", "release", "renew"]
+__all__ = [
+    "Grant", "Held", "acquire", "judge_renewal", "not_acquired", "raise_token", "release", "renew",
+    "renewal_of",
+]  # fmt: skip
 
 NO_WAIT_SECONDS = 2.0
 """How long a call that does not wait for the lock may take on Redis, retries included, in s."""
@@ -196,8 +200,38 @@ def renew(
         LockServiceError: Redis could not be asked; the lease is as it was.
     """
     call = Call(lease.resource, started_at, ends=lease.trusted_until)
-    token = str(lease.token)
-    reply, _ = yield from call.ask(RENEW, lease.holder, token, _milliseconds(ttl), durability.keep)
+    reply, _ = yield from call.ask(RENEW, *renewal_of(lease, ttl, durability))
+    _judge_renewal(call, lease, ttl, reply)
+
+
+def renewal_of(lease: BaseLease, ttl: float, durability: Durability = PLAIN) -> tuple[str, ...]:
+    """The arguments of the script that renews a lease."""
+    return lease.holder, str(lease.token), _milliseconds(ttl), durability.keep
+
+
+def judge_renewal(lease: BaseLease, ttl: float, came: Reply | Trouble) -> FencingError | None:
+    """What has come of a renewal that travelled with others; noted in the lease.
+
+    Args:
+        lease: The lease.
+        ttl: What it was renewed with, in seconds.
+        came: The answer to it, or why there is none.
+
+    Returns:
+        The error that :func:`renew` would raise; ``None``: it is renewed.
+    """
+    call = Call(lease.resource, came.at, ends=lease.trusted_until)
+    if isinstance(came, Trouble):
+        return call.error(came.help)
+    try:
+        call.check_echo(came, lease.holder)
+        _judge_renewal(call, lease, ttl, came)
+    except FencingError as error:
+        return error
+    return None
+
+
+def _judge_renewal(call: Call, lease: BaseLease, ttl: float, reply: Reply) -> None:
     match reply.answer[0]:
         case "renewed":
             # Redis never shortens, so whichever of two answers is noted last, it is not later
@@ -205,9 +239,9 @@ def renew(
             lease.note_renewed(asked_at=reply.asked_at, ttl=ttl)
             if call.at >= lease.trusted_until:
                 raise LeaseExpiredError(
-                    f"the lease on {lease.resource!r} (token {token}) was extended by {ttl} s, "
-                    "but that had run out before the answer came; acquire it again and repeat "
-                    "the work from its first read",
+                    f"the lease on {lease.resource!r} (token {lease.token}) was extended by "
+                    f"{ttl} s, but that had run out before the answer came; acquire it again and "
+                    "repeat the work from its first read",
                     resource=lease.resource,
                     token=lease.token,
                 )

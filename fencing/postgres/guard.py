@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import psycopg
 
 from fencing.clock import now
-from fencing.core.held import Held
+from fencing.core.held import Held, enter_again, enter_again_async
 from fencing.core.performing import perform, perform_async
 from fencing.core.plan import acquire_admitted, admit_lease, not_granted
 from fencing.core.slots import NoSlotError
 from fencing.errors import LockNotAcquiredError
+from fencing.keepalive import watch
 from fencing.lease import AsyncLease, BaseLease, Lease
 from fencing.postgres.admission import (
     evict,
@@ -58,8 +59,10 @@ class Scope:
     def open(self) -> None:
         """Nothing begins."""
 
-    def close(self) -> None:
+    def close(self, *, outermost: bool) -> None:
         """Warn of transactions that are still open."""
+        if not outermost:
+            return
         for database in self.databases:
             for entry, lease in database.open_on(self._lease.resource):
                 if lease.holder == self._lease.holder:
@@ -234,7 +237,7 @@ class PsycopgGuard:
         note_guarded(locks)
         self.evict_after = check_evict_after(evict_after)
         self.databases = tuple(Database(source, max_connections) for source in databases)
-        self._held = Held()
+        self._held: Held[Lease] = Held()
 
     def acquire(
         self,
@@ -283,13 +286,14 @@ class PsycopgGuard:
             owner=owner, fair=fair, keepalive=keepalive, max_lifetime=max_lifetime,
             on_lost=on_lost, reentrant=reentrant,
         )  # fmt: skip
-        self._held.raise_if_held(resource)
+        if (again := self._again(request)) is not None:
+            return again
         lease = perform(
             acquire_admitted(request, self.databases, evict_after=self.evict_after), self.locks
         )
         if lease is None:
             raise not_granted(resource)
-        return self._hand_out(lease)
+        return self._hand_out(lease, request)
 
     def try_acquire(
         self,
@@ -312,7 +316,9 @@ class PsycopgGuard:
             resource=resource, ttl=ttl, blocking=False, owner=owner, keepalive=keepalive,
             max_lifetime=max_lifetime, on_lost=on_lost, reentrant=reentrant,
         )  # fmt: skip
-        if resource in self._held:
+        if request.reentrant and (again := self._again(request)) is not None:
+            return again
+        if self._held.lease_here(resource) is not None:
             return None
         try:
             lease = perform(
@@ -320,7 +326,14 @@ class PsycopgGuard:
             )
         except LockNotAcquiredError:
             return None
-        return None if lease is None else self._hand_out(lease)
+        return None if lease is None else self._hand_out(lease, request)
+
+    def _again(self, request: AcquireRequest) -> Lease | None:
+        """The lease that this thread or task has; an error if it is not to be entered again."""
+        if not request.reentrant:
+            self._held.raise_if_held(request.resource)
+            return None
+        return enter_again(self._held, request)
 
     def admit(self, lease: Lease) -> None:
         """Admit a lease that was acquired elsewhere, in every database.
@@ -355,9 +368,11 @@ class PsycopgGuard:
     def _plan(self, request: AcquireRequest) -> Plan:
         return acquire_admitted(request, self.databases, evict_after=self.evict_after)
 
-    def _hand_out(self, lease: Lease) -> Lease:
+    def _hand_out(self, lease: Lease, request: AcquireRequest) -> Lease:
         lease.scope = Scope(lease, self.databases)
         self._held.note(lease)
+        if request.is_kept_or_watched:
+            watch(lease, request)
         return lease
 
 
@@ -389,7 +404,7 @@ class AsyncPsycopgGuard:
         note_guarded(locks)
         self.evict_after = check_evict_after(evict_after)
         self.databases = tuple(AsyncDatabase(source, max_connections) for source in databases)
-        self._held = Held()
+        self._held: Held[AsyncLease] = Held()
 
     def acquire(
         self,
@@ -415,13 +430,14 @@ class AsyncPsycopgGuard:
         )  # fmt: skip
 
         async def begin() -> AsyncLease:
-            self._held.raise_if_held(resource)
+            if (again := await self._again(request)) is not None:
+                return again
             lease = await perform_async(
                 acquire_admitted(request, self.databases, evict_after=self.evict_after), self.locks
             )
             if lease is None:
                 raise not_granted(resource)
-            return self._hand_out(lease)
+            return self._hand_out(lease, request)
 
         return Acquisition(begin)
 
@@ -443,7 +459,9 @@ class AsyncPsycopgGuard:
             max_lifetime=max_lifetime, on_lost=on_lost, cancel_on_loss=cancel_on_loss,
             reentrant=reentrant,
         )  # fmt: skip
-        if resource in self._held:
+        if request.reentrant and (again := await self._again(request)) is not None:
+            return again
+        if self._held.lease_here(resource) is not None:
             return None
         try:
             lease = await perform_async(
@@ -451,7 +469,14 @@ class AsyncPsycopgGuard:
             )
         except LockNotAcquiredError:
             return None
-        return None if lease is None else self._hand_out(lease)
+        return None if lease is None else self._hand_out(lease, request)
+
+    async def _again(self, request: AcquireRequest) -> AsyncLease | None:
+        """The lease that this thread or task has; an error if it is not to be entered again."""
+        if not request.reentrant:
+            self._held.raise_if_held(request.resource)
+            return None
+        return await enter_again_async(self._held, request)
 
     async def admit(self, lease: AsyncLease) -> None:
         """See :meth:`PsycopgGuard.admit`."""
@@ -479,9 +504,11 @@ class AsyncPsycopgGuard:
     def _plan(self, request: AcquireRequest) -> Plan:
         return acquire_admitted(request, self.databases, evict_after=self.evict_after)
 
-    def _hand_out(self, lease: AsyncLease) -> AsyncLease:
+    def _hand_out(self, lease: AsyncLease, request: AcquireRequest) -> AsyncLease:
         lease.scope = Scope(lease, self.databases)
         self._held.note(lease)
+        if request.is_kept_or_watched:
+            watch(lease, request)
         return lease
 
 

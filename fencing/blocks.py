@@ -1,0 +1,60 @@
+"""How often a lease is held by one thread or task, and in which ``with`` blocks.
+
+A lease that is acquired again where it is held, with ``reentrant=True``, is the same object. So its
+acquisitions are counted, and each block stands for one of them: the end of an inner block frees
+nothing, and neither does a release inside it, however often it is said.
+"""
+
+from __future__ import annotations
+
+import threading
+
+__all__ = ["Blocks"]
+
+
+class Blocks:
+    """The acquisitions of one lease that were not given back, and its open blocks."""
+
+    def __init__(self) -> None:
+        # Reentrant: a signal handler may release what its thread is just about to release.
+        self._lock = threading.RLock()
+        self._acquired = 1
+        self._to_enter = 1
+        # Per open block the acquisition that it stands for, counted from 1.
+        self._levels: list[int] = []
+
+    def acquired_again(self) -> None:
+        """The lease was acquired once more where it is held."""
+        with self._lock:
+            self._acquired += 1
+            self._to_enter += 1
+
+    def enter(self) -> bool:
+        """A block begins; ``False`` if every acquisition has had its own."""
+        with self._lock:
+            if not self._to_enter:
+                return False
+            self._to_enter -= 1
+            if self._levels and self._levels[-1] == self._acquired:
+                # Both were acquired before either was entered; the inner block is the later one.
+                self._levels[-1] -= 1
+            self._levels.append(self._acquired)
+            return True
+
+    def leave(self) -> bool:
+        """The innermost block ends; whether the lease is to be released with it."""
+        with self._lock:
+            level = self._levels.pop()
+            if self._acquired >= level > 1:
+                self._acquired = level - 1
+            return level <= 1
+
+    def give_back(self) -> bool:
+        """One acquisition is given back; whether the lease is to be released with it."""
+        with self._lock:
+            if self._levels and self._acquired < self._levels[-1]:
+                return False  # this block's is given back already
+            if self._acquired > 1:
+                self._acquired -= 1
+                return False
+            return True
