@@ -514,7 +514,7 @@ class Lease(BaseLease):
         """
         if self.released or self.lost:
             return False
-        return self.note_found(self._service.inspect(self.resource))
+        return self.note_found(self.service.inspect(self.resource))
 
     def locked(self) -> bool:
         """Ask the lock service whether anybody holds the resource, by this lease or another.
@@ -522,7 +522,7 @@ class Lease(BaseLease):
         Raises:
             LockServiceError: The lock service could not be asked.
         """
-        return self._service.inspect(self.resource).held
+        return self.service.inspect(self.resource).held
 
     def wait_lost(self, timeout: float | None = None) -> bool:
         """Wait until the lease is lost.
@@ -614,11 +614,11 @@ class AsyncLease(BaseLease):
         """See :meth:`Lease.owned`."""
         if self.released or self.lost:
             return False
-        return self.note_found(await self._service.inspect(self.resource))
+        return self.note_found(await self.service.inspect(self.resource))
 
     async def locked(self) -> bool:
         """See :meth:`Lease.locked`."""
-        return (await self._service.inspect(self.resource)).held
+        return (await self.service.inspect(self.resource)).held
 
     async def wait_lost(self, timeout: float | None = None) -> bool:
         """See :meth:`Lease.wait_lost`."""
