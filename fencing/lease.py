@@ -115,7 +115,7 @@ class Watcher(Protocol):
 class BaseLease:
     """What a sync and an async lease have in common; see :class:`Lease`."""
 
-    service: Any
+    service: Grantor | AsyncGrantor
 
     def __init__(
         self,
@@ -451,6 +451,8 @@ class Lease(BaseLease):
     wins; see :meth:`release` for what is raised without one.
     """
 
+    service: Grantor
+
     def __init__(self, service: Grantor, **facts: object) -> None:
         self.service = service
         self._ended = threading.Event()
@@ -578,6 +580,8 @@ class Lease(BaseLease):
 
 class AsyncLease(BaseLease):
     """:class:`Lease` for asyncio: the same names and attributes, awaited."""
+
+    service: AsyncGrantor
 
     def __init__(self, service: AsyncGrantor, **facts: object) -> None:
         self.cancel_on_loss = False
