@@ -19,6 +19,7 @@ sent back, an exception thrown back.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -249,7 +250,7 @@ def admit_lease(
     """
     lease.raise_if_over()
     for database in databases:
-        yield from _admit(database, lease, lease.trusted_until, clock, evict_after)
+        yield from _admit(database, lease, math.inf, clock, evict_after)
         lease.note_admitted()
     lease.raise_if_over()
     return lease
@@ -298,8 +299,7 @@ def _admit_healing(
         if clock() >= lease.trusted_until:
             raise _OvertakenError(lease.token)
         try:
-            until = min(lease.trusted_until, deadline)
-            yield from _admit(database, lease, until, clock, evict_after)
+            yield from _admit(database, lease, deadline, clock, evict_after)
         except StaleFenceError as stale:
             mark = stale.current_token or lease.token
             if lease.admitted:
@@ -318,13 +318,14 @@ def _admit_healing(
 def _admit(
     database: PlannedDatabase,
     lease: BaseLease,
-    until: float,
+    deadline: float,
     clock: Callable[[], float],
     evict_after: float | None,
 ) -> Generator[Step, Any, None]:
     """One admission; it ends who keeps it waiting for too long, as often as somebody does."""
     denied: FencingUsageError | None = None
     while True:
+        until = min(lease.trusted_until, deadline)
         patience = until if evict_after is None else min(until, clock() + evict_after)
         try:
             yield Admit(database, lease, patience)
@@ -332,6 +333,8 @@ def _admit(
             if evict_after is not None and _had_no_connection(blocked) and clock() < until:
                 continue  # it has waited for that only as long as for those who block it
             if evict_after is None or blocked.blocked_since is None or clock() >= until:
+                if lease.kept and min(lease.trusted_until, deadline) > until:
+                    continue  # it was renewed while it waited
                 if denied is not None:
                     blocked.add_note(f"fencing: nobody was evicted: {denied}")
                 raise
