@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -117,7 +118,9 @@ class AcquireRequest:
             )
 
     def _check_on_lost(self) -> None:
-        if self.on_lost is not None and not callable(self.on_lost):
+        if self.on_lost is None:
+            return
+        if not callable(self.on_lost):
             raise TypeError(f"on_lost must be a function of a lease, not {_kind(self.on_lost)}")
         if inspect.iscoroutinefunction(self.on_lost):
             raise TypeError(
@@ -276,9 +279,12 @@ def _check_seconds(name: str, seconds: float) -> None:
         raise ValueError(f"{name} must be a finite number of seconds, not {str(seconds)[:40]}")
 
 
+_host_name = cache(socket.gethostname)  # which asks the system
+
+
 def _owner_label(owner: str | None) -> str:
     if owner is None:
-        return f"{socket.gethostname()}:{os.getpid()}:{threading.current_thread().name}"
+        return f"{_host_name()}:{os.getpid()}:{threading.current_thread().name}"
     if not isinstance(owner, str):
         raise TypeError(f"owner must be a str, not {_kind(owner)}")
     if "\0" in owner:

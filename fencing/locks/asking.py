@@ -46,7 +46,7 @@ NO_SUCH_NODE = "nodeless"
 # What the shell performs.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which makes it dear to create
 class Ask:
     """Run a script on the resource's keys; send back a `Reply`, or throw `Trouble`.
 
@@ -74,7 +74,7 @@ class Pause:
     see_through: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which makes it dear to create
 class Reply:
     """What Redis answered.
 

@@ -58,6 +58,7 @@ class _Bounded:
     until = math.inf
     health_check_interval: float
     _answers: Answers
+    _just_sent = False  # so the limit is that for the first read, too
     _watch: Any = None
     _parser: Any
     _sock: Any  # redis-py has no public way to the socket
@@ -100,6 +101,7 @@ class _Bounded:
         try:
             self._limit()
             self._sock.sendall(data)
+            self._just_sent = True
         except OSError as error:
             raise _lost(error) from error
 
@@ -107,7 +109,10 @@ class _Bounded:
         """The answer to the next of the requests that were sent; an error as an exception."""
         while (answer := self._answers.next()) is MISSING:
             try:
-                self._limit()
+                if self._just_sent:
+                    self._just_sent = False
+                else:
+                    self._limit()
                 self._answers.feed(_received(self._sock.recv(READ_BYTES)))
             except OSError as error:
                 raise _lost(error) from error

@@ -59,6 +59,8 @@ class Answers:
                     return answer
         except _IncompleteError:
             return MISSING
+        except ValueError:  # where a number should be
+            raise InvalidResponse(f"Protocol Error: {self._data[self._at :][:80]!r}") from None
 
     def _read(self, at: int) -> tuple[Any, int]:  # noqa: PLR0911 - one for each kind
         data = self._data
