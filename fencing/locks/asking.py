@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fencing.errors import LockServiceError
+from fencing.locks.durability import PLAIN
 from fencing.locks.scripts import RELEASE
 from fencing.request import MAX_TOKEN
 
 if TYPE_CHECKING:
+    from fencing.locks.durability import Durability
     from fencing.locks.scripts import Script
 
 __all__ = ["NO_SUCH_NODE", "Ask", "Call", "Pause", "Reply", "Step", "Steps", "Trouble"]
@@ -57,6 +59,8 @@ class Ask:
         see_through: Whether it must be done even while the caller is being cancelled.
         to: Whose keys it works on, where that is not the call's one resource: those of several
             resources, or none, on the primary of that number (0 is there, and more on a cluster).
+        wait: How many replicas to wait for behind it, on its connection, and how long at most, in
+            seconds; the `Reply` says how many there were.
     """
 
     script: Script
@@ -64,6 +68,7 @@ class Ask:
     within: float
     see_through: bool = False
     to: tuple[str, ...] | int | None = None
+    wait: tuple[int, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +87,13 @@ class Reply:
         answer: As the script's header says.
         asked_at: When the request was sent (:func:`fencing.clock.now`, seconds).
         at: When the answer was there (the same clock).
+        acknowledged: How many replicas have what it did; 0 where none were waited for.
     """
 
     answer: list[str]
     asked_at: float
     at: float
+    acknowledged: int = 0
 
 
 class Trouble(Exception):  # noqa: N818 - what happened, not yet an error of ours
@@ -121,12 +128,16 @@ class Call:
         ends: When the call is to be over (the same clock).
         repeated: Whether the answer is to a repeated request: what it finds may be the work of an
             earlier one, of which we never heard.
+        durability: What every request of it asks Redis to keep.
     """
 
-    def __init__(self, resource: str, started_at: float, *, ends: float) -> None:
+    def __init__(
+        self, resource: str, started_at: float, *, ends: float, durability: Durability = PLAIN
+    ) -> None:
         self.resource = resource
         self.about = ""
         self.to: tuple[str, ...] | int | None = None
+        self.durability = durability
         self.at = started_at
         self.ends = ends
         self.repeated = False
@@ -134,12 +145,20 @@ class Call:
     def ask(self, script: Script, *arguments: str) -> Steps[tuple[Reply, list[str]]]:
         """Ask until there is an answer; return it, and its facts after the echoed holder."""
         failures = 0
-        ends = min(self.ends, self.at + TROUBLE_SECONDS)
+        for_replicas = self.durability.replica_timeout if self.durability.replicas else 0.0
+        ends = min(self.ends, self.at + TROUBLE_SECONDS + for_replicas)
         while True:
             # A little is kept back, so that the clean-up ends by the deadline, too.
-            within = min(ATTEMPT_SECONDS, ends - GRACE_SECONDS - self.at)
+            within = min(ATTEMPT_SECONDS + for_replicas, ends - GRACE_SECONDS - self.at)
+            within = max(GRACE_SECONDS, within)
             try:
-                reply: Reply = yield Ask(script, arguments, max(GRACE_SECONDS, within), to=self.to)
+                reply: Reply = yield Ask(
+                    script,
+                    arguments,
+                    within,
+                    to=self.to,
+                    wait=self.durability.wait_within(within),
+                )
             except Trouble as trouble:
                 self.at = trouble.at
                 failures += 1
@@ -160,6 +179,21 @@ class Call:
         """Raise unless the answer is to our own question: it carries the holder who asked."""
         if len(reply.answer) < 2 or reply.answer[1] != holder:  # noqa: PLR2004 - word and holder
             raise self.nonsense(reply)
+
+    def require_acknowledged(self, reply: Reply, what: str) -> None:
+        """Raise LockServiceError unless enough replicas have acknowledged.
+
+        Args:
+            reply: To the request.
+            what: What they should have, and what becomes of it now.
+        """
+        wanted = self.durability.replicas
+        if reply.acknowledged < wanted:
+            raise self.error(
+                f"{reply.acknowledged} of {wanted} replicas have acknowledged {what}: look at the "
+                "replicas (INFO replication), wait longer for them (replica_timeout), or ask for "
+                "fewer (replicas)"
+            )
 
     def pause(self, seconds: float) -> Steps[None]:
         """Wait for so many seconds."""

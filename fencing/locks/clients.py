@@ -33,10 +33,11 @@ from fencing.locks.direct import AsyncDirect, Direct
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fencing.locks.durability import Durability
     from fencing.locks.scripts import Script
-    from fencing.locks.wire import Request
+    from fencing.locks.wire import Request, Wait
 
-__all__ = ["AnyAsyncClient", "AnyClient", "AsyncSibling", "Sibling"]
+__all__ = ["AnyAsyncClient", "AnyClient", "AsyncSibling", "Sibling", "check_socket_timeout"]
 
 AnyClient = redis.Redis | redis.RedisCluster
 AnyAsyncClient = redis.asyncio.Redis | redis.asyncio.RedisCluster
@@ -93,18 +94,38 @@ class Sibling:
             return self._way.run_on(number, script, args, end)
         return self._way.run(script, (), args, end) if number == 0 else None
 
-    def run_many(self, requests: Sequence[Request], end: float) -> list[Any]:
+    def run_acknowledged(self, request: Request, wait: Wait, end: float) -> tuple[Any, int]:
+        """Run a script and wait for replicas, on one connection and in one round trip.
+
+        Args:
+            request: A script, its keys and its arguments.
+            wait: How many replicas, and how long at most, in seconds.
+            end: When to give up (:func:`fencing.clock.now`, seconds).
+
+        Returns:
+            The script's answer, and how many replicas have what it wrote.
+
+        Raises:
+            Exception: As redis-py raises it.
+        """
+        return self._way.run_acknowledged(request, wait, end)
+
+    def run_many(
+        self, requests: Sequence[Request], end: float, wait: Wait | None = None
+    ) -> list[Any]:
         """Run scripts together, in one pipeline; on a cluster one after the other.
 
         Args:
             requests: Each a script, its keys and its arguments.
             end: When to give up (:func:`fencing.clock.now`, seconds).
+            wait: How many replicas to wait for behind them, and how long at most, in seconds. Each
+                answer is then a pair, with how many replicas have what it wrote.
 
         Returns:
             Per request, in their order, its answer or the exception that it met: what Redis
             refused to it, or what kept it from being answered, as for all behind it.
         """
-        return self._way.run_many(requests, end)
+        return self._way.run_many(requests, end, wait)
 
     def close(self) -> None:
         """Close the connections; another call opens them again."""
@@ -138,13 +159,36 @@ class AsyncSibling:
             return await self._way.run_on(number, script, args, end)
         return await self._way.run(script, (), args, end) if number == 0 else None
 
-    async def run_many(self, requests: Sequence[Request], end: float) -> list[Any]:
+    async def run_acknowledged(self, request: Request, wait: Wait, end: float) -> tuple[Any, int]:
+        """See `Sibling.run_acknowledged`."""
+        return await self._way.run_acknowledged(request, wait, end)
+
+    async def run_many(
+        self, requests: Sequence[Request], end: float, wait: Wait | None = None
+    ) -> list[Any]:
         """See `Sibling.run_many`; on a cluster all at once, each on its own."""
-        return await self._way.run_many(requests, end)
+        return await self._way.run_many(requests, end, wait)
 
     async def aclose(self) -> None:
         """Close the connections; another call opens them again."""
         await self._way.aclose()
+
+
+def check_socket_timeout(client: AnyClient | AnyAsyncClient, durability: Durability) -> None:
+    """Raise ``ValueError`` where a client stops waiting for Redis before Redis for replicas."""
+    any_client: Any = client
+    if isinstance(client, redis.Redis | redis.asyncio.Redis):
+        settings = any_client.connection_pool.connection_kwargs
+    elif isinstance(client, redis.RedisCluster):
+        settings = any_client.get_connection_kwargs()
+    else:
+        settings = any_client.connection_kwargs
+    limit = settings.get("socket_timeout")
+    if durability.replicas and limit is not None and limit <= durability.replica_timeout:
+        raise ValueError(
+            f"replica_timeout ({durability.replica_timeout} s) must be shorter than the client's "
+            f"socket_timeout ({limit} s)"
+        )
 
 
 def _check_client(client: object, wanted: Any, pipeline: type, service: str, module: str) -> None:

@@ -13,18 +13,27 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import MaxConnectionsError, NoScriptError
+import redis
+from redis.asyncio.cluster import PipelineCommand
+from redis.exceptions import (
+    AskError,
+    MaxConnectionsError,
+    MovedError,
+    NoScriptError,
+    TryAgainError,
+)
 
 from fencing.clock import now
 from fencing.locks.bounded import call_end
 from fencing.locks.connections import async_cluster_like, cluster_like
 from fencing.locks.trouble import REDIS_ERRORS
+from fencing.locks.wire import wait_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from fencing.locks.scripts import Script
-    from fencing.locks.wire import Request
+    from fencing.locks.wire import Request, Wait
 
 __all__ = ["AsyncClustered", "Clustered"]
 
@@ -37,6 +46,8 @@ class Clustered:
         self._made: Any = None
         self._size = client.get_connection_kwargs().get("max_connections") or 2**31
         self._begin()
+
+        self._lost = False
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
@@ -64,12 +75,41 @@ class Clustered:
             except NoScriptError:
                 return client.execute_command("EVAL", script.text, 0, *args, target_nodes=node)
 
-    def run_many(self, requests: Sequence[Request], end: float) -> list[Any]:
-        """See `Sibling.run_many`."""
-        return [self._outcome(request, end) for request in requests]
+    def run_acknowledged(self, request: Request, wait: Wait, end: float) -> tuple[Any, int]:
+        """See `Sibling.run_acknowledged`."""
+        with self._turn(end):
+            client = self._client()
+            if self._lost:  # only its commands make redis-py look for the slots again
+                client.nodes_manager.initialize()
+                self._lost = False
+            try:
+                node = client.get_redis_connection(client.get_node_from_key(request[1][0]))
+                answers = self._send(node, request, wait)
+                if isinstance(answers[0], NoScriptError):
+                    answers = self._send(node, request, wait, by_text=True)
+                return _both(*answers)
+            except _LOST:
+                self._lost = True
+                raise
 
-    def _outcome(self, request: Request, end: float) -> Any:
+    @staticmethod
+    def _send(node: Any, request: Request, wait: Wait, *, by_text: bool = False) -> list[Any]:
+        pipeline = node.pipeline(transaction=False)
+        for words in _words(request, wait, by_text=by_text):
+            pipeline.execute_command(*words)
+        answers: list[Any] = pipeline.execute(raise_on_error=False)
+        return answers
+
+    def run_many(
+        self, requests: Sequence[Request], end: float, wait: Wait | None = None
+    ) -> list[Any]:
+        """See `Sibling.run_many`."""
+        return [self._outcome(request, end, wait) for request in requests]
+
+    def _outcome(self, request: Request, end: float, wait: Wait | None) -> Any:
         try:
+            if wait is not None:
+                return self.run_acknowledged(request, wait, end)
             return self.run(*request, end)
         except REDIS_ERRORS as error:
             return error
@@ -112,6 +152,7 @@ class AsyncClustered:
     def __init__(self, client: Any) -> None:
         self._made = async_cluster_like(client)
         self._free = asyncio.Semaphore(client.connection_kwargs["max_connections"])
+        self._lost = False
 
     async def run(
         self, script: Script, keys: tuple[bytes, ...], args: list[bytes], end: float
@@ -141,12 +182,42 @@ class AsyncClustered:
             except NoScriptError:
                 return await client.execute_command("EVAL", script.text, 0, *args, **on_it)
 
-    async def run_many(self, requests: Sequence[Request], end: float) -> list[Any]:
-        """See `AsyncSibling.run_many`."""
-        return await asyncio.gather(*[self._outcome(request, end) for request in requests])
+    async def run_acknowledged(self, request: Request, wait: Wait, end: float) -> tuple[Any, int]:
+        """See `AsyncSibling.run_acknowledged`."""
+        async with asyncio.timeout(max(0.0, end - now())), self._free:
+            await self._made.initialize()
+            if self._lost:
+                await self._made.nodes_manager.initialize()
+                self._lost = False
+            try:
+                node = self._made.get_node_from_key(request[1][0])
+                answers = await self._send(node, request, wait)
+                if isinstance(answers[0], NoScriptError):
+                    answers = await self._send(node, request, wait, by_text=True)
+                return _both(*answers)
+            except _LOST:
+                self._lost = True
+                raise
 
-    async def _outcome(self, request: Request, end: float) -> Any:
+    @staticmethod
+    async def _send(node: Any, request: Request, wait: Wait, *, by_text: bool = False) -> list[Any]:
+        commands = [
+            PipelineCommand(place, *words)
+            for place, words in enumerate(_words(request, wait, by_text=by_text))
+        ]
+        await node.execute_pipeline(commands)
+        return [command.result for command in commands]
+
+    async def run_many(
+        self, requests: Sequence[Request], end: float, wait: Wait | None = None
+    ) -> list[Any]:
+        """See `AsyncSibling.run_many`."""
+        return await asyncio.gather(*[self._outcome(request, end, wait) for request in requests])
+
+    async def _outcome(self, request: Request, end: float, wait: Wait | None) -> Any:
         try:
+            if wait is not None:
+                return await self.run_acknowledged(request, wait, end)
             return await self.run(*request, end)
         except REDIS_ERRORS as error:
             return error
@@ -160,3 +231,25 @@ def _primary(cluster: Any, number: int) -> Any:
     # In an order that lasts from call to call.
     primaries = sorted(cluster.get_primaries(), key=lambda node: str(node.name))
     return primaries[number] if number < len(primaries) else None
+
+
+_LOST = (redis.ConnectionError, redis.TimeoutError, TryAgainError, TimeoutError, OSError)
+"""After which the slot may be another node's."""
+
+
+def _words(
+    request: Request, wait: Wait, *, by_text: bool
+) -> tuple[tuple[str | bytes | int, ...], tuple[bytes, ...]]:
+    script, keys, args = request
+    run = ("EVAL", script.text) if by_text else ("EVALSHA", script.sha)
+    return (*run, len(keys), *keys, *args), wait_words(*wait)
+
+
+def _both(answer: Any, acknowledged: Any) -> tuple[Any, int]:
+    for each in (answer, acknowledged):
+        if isinstance(each, MovedError | AskError):
+            # Nothing was written. Asked again, it goes where the slot is.
+            raise TryAgainError(str(each)) from each
+        if isinstance(each, Exception):
+            raise each
+    return answer, acknowledged

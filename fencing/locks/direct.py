@@ -14,13 +14,13 @@ from fencing.clock import now
 from fencing.locks.connections import async_client_like, client_like, pools_of
 from fencing.locks.stack import AsyncConnectionStack, ConnectionStack
 from fencing.locks.trouble import REDIS_ERRORS
-from fencing.locks.wire import Pipeline, packed
+from fencing.locks.wire import Pipeline, packed, packed_acknowledged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fencing.locks.scripts import Script
-    from fencing.locks.wire import Request
+    from fencing.locks.wire import Request, Wait
 
 __all__ = ["AsyncDirect", "Direct"]
 
@@ -36,6 +36,12 @@ class _OnOneRedis:
         if self._follows_sentinel and isinstance(answer, ReadOnlyError):
             return redis.ConnectionError("this was the primary, and is a replica now (READONLY)")
         return answer
+
+    def _both(self, answer: Any, acknowledged: Any) -> tuple[Any, int]:
+        for each in (answer, acknowledged):
+            if isinstance(each, Exception):
+                raise self._meaning(each)
+        return answer, acknowledged
 
 
 class Direct(_OnOneRedis):
@@ -63,14 +69,32 @@ class Direct(_OnOneRedis):
             raise self._meaning(answer)
         return answer
 
-    def run_many(self, requests: Sequence[Request], end: float) -> list[Any]:
+    def run_acknowledged(self, request: Request, wait: Wait, end: float) -> tuple[Any, int]:
+        """See `Sibling.run_acknowledged`."""
+        connection = self._stack.take(end)
+        in_step = False
+        try:
+            connection.until = end
+            connection.send(packed_acknowledged(request, wait))
+            answer, acknowledged = connection.answer(), connection.answer()
+            if isinstance(answer, NoScriptError):
+                connection.send(packed_acknowledged(request, wait, by_text=True))
+                answer, acknowledged = connection.answer(), connection.answer()
+            in_step = _leads_on(answer) and _leads_on(acknowledged)
+        finally:
+            self._end(connection, in_step=in_step)
+        return self._both(answer, acknowledged)
+
+    def run_many(
+        self, requests: Sequence[Request], end: float, wait: Wait | None = None
+    ) -> list[Any]:
         """See `Sibling.run_many`."""
-        pipeline = Pipeline(requests)
+        pipeline = Pipeline(requests, wait)
         try:
             self._converse(pipeline, end)
         except REDIS_ERRORS as error:
             pipeline.fail(error)
-        return [self._meaning(answer) for answer in pipeline.answers]
+        return [self._meaning(answer) for answer in pipeline.outcomes()]
 
     def _converse(self, pipeline: Pipeline, end: float) -> None:
         connection = self._stack.take(end)
@@ -125,14 +149,32 @@ class AsyncDirect(_OnOneRedis):
             raise self._meaning(answer)
         return answer
 
-    async def run_many(self, requests: Sequence[Request], end: float) -> list[Any]:
+    async def run_acknowledged(self, request: Request, wait: Wait, end: float) -> tuple[Any, int]:
+        """See `AsyncSibling.run_acknowledged`."""
+        connection = self._stack.take_ready() or await self._take(end)
+        in_step = False
+        try:
+            async with asyncio.timeout(_left(connection, end)):
+                await connection.send(packed_acknowledged(request, wait))
+                answer, acknowledged = await connection.answer(), await connection.answer()
+                if isinstance(answer, NoScriptError):
+                    await connection.send(packed_acknowledged(request, wait, by_text=True))
+                    answer, acknowledged = await connection.answer(), await connection.answer()
+            in_step = _leads_on(answer) and _leads_on(acknowledged)
+        finally:
+            await self._end(connection, in_step=in_step)
+        return self._both(answer, acknowledged)
+
+    async def run_many(
+        self, requests: Sequence[Request], end: float, wait: Wait | None = None
+    ) -> list[Any]:
         """See `AsyncSibling.run_many`."""
-        pipeline = Pipeline(requests)
+        pipeline = Pipeline(requests, wait)
         try:
             await self._converse(pipeline, end)
         except REDIS_ERRORS as error:
             pipeline.fail(error)
-        return [self._meaning(answer) for answer in pipeline.answers]
+        return [self._meaning(answer) for answer in pipeline.outcomes()]
 
     async def _converse(self, pipeline: Pipeline, end: float) -> None:
         connection = await self._take(end)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from fencing.locks.asking import Ask, Step, Steps, Trouble
     from fencing.locks.clients import AnyAsyncClient, AnyClient
+    from fencing.locks.wire import Wait
 
 __all__ = ["AsyncPerformer", "Performer", "see_through"]
 
@@ -65,20 +66,22 @@ class Performer:
                 failure = error
 
     def perform_together(
-        self, asks: Sequence[tuple[str, Ask]], within: float
+        self, asks: Sequence[tuple[str, Ask]], within: float, wait: Wait | None = None
     ) -> list[Reply | Trouble]:
         """Ask for several resources in one pipeline, once; return what came for each.
 
         Args:
             asks: Resources, and what is asked for each.
             within: How long all the answers may take, in seconds.
+            wait: How many replicas to wait for behind them, and how long at most, in seconds.
         """
         asked_at = now()
         requests = [
             (ask.script, keys_of(self._namespace, resource), _encoded(ask))
             for resource, ask in asks
         ]
-        return _came(self._sibling.run_many(requests, asked_at + within), asked_at)
+        came = self._sibling.run_many(requests, asked_at + within, wait)
+        return _came(came, asked_at, waited=wait is not None)
 
     def _perform(self, step: Step, keys: tuple[bytes, ...]) -> Reply | float:
         if isinstance(step, Pause):
@@ -86,20 +89,22 @@ class Performer:
             return now()
         asked_at = now()
         try:
-            answer = self._answer(step, keys, asked_at + step.within)
+            answer, acknowledged = self._answer(step, keys, asked_at + step.within)
         except REDIS_ERRORS as error:
             raise trouble_of(error, at=now()) from error
-        return Reply(_texts(answer), asked_at, now())
+        return Reply(_texts(answer), asked_at, now(), acknowledged)
 
-    def _answer(self, step: Ask, keys: tuple[bytes, ...], end: float) -> object:
+    def _answer(self, step: Ask, keys: tuple[bytes, ...], end: float) -> tuple[object, int]:
         arguments = _encoded(step)
-        if step.to is None:
-            return self._sibling.run(step.script, keys, arguments, end)
         if isinstance(step.to, int):
             answer = self._sibling.run_on(step.to, step.script, arguments, end)
-            return [NO_SUCH_NODE, arguments[0]] if answer is None else answer
-        keys = keys_of_all(self._namespace, step.to)
-        return self._sibling.run(step.script, keys, arguments, end)
+            return [NO_SUCH_NODE, arguments[0]] if answer is None else answer, 0
+        if step.to is not None:
+            keys = keys_of_all(self._namespace, step.to)
+        if step.wait is not None:
+            request = (step.script, keys, arguments)
+            return self._sibling.run_acknowledged(request, step.wait, end)
+        return self._sibling.run(step.script, keys, arguments, end), 0
 
 
 class AsyncPerformer:
@@ -136,7 +141,7 @@ class AsyncPerformer:
                 failure = error
 
     async def perform_together(
-        self, asks: Sequence[tuple[str, Ask]], within: float
+        self, asks: Sequence[tuple[str, Ask]], within: float, wait: Wait | None = None
     ) -> list[Reply | Trouble]:
         """See :meth:`Performer.perform_together`."""
         asked_at = now()
@@ -144,7 +149,8 @@ class AsyncPerformer:
             (ask.script, keys_of(self._namespace, resource), _encoded(ask))
             for resource, ask in asks
         ]
-        return _came(await self._sibling.run_many(requests, asked_at + within), asked_at)
+        came = await self._sibling.run_many(requests, asked_at + within, wait)
+        return _came(came, asked_at, waited=wait is not None)
 
     async def _perform(self, step: Step, keys: tuple[bytes, ...]) -> Reply | float:
         if isinstance(step, Pause):
@@ -152,20 +158,22 @@ class AsyncPerformer:
             return now()
         asked_at = now()
         try:
-            answer = await self._answer(step, keys, asked_at + step.within)
+            answer, acknowledged = await self._answer(step, keys, asked_at + step.within)
         except REDIS_ERRORS as error:
             raise trouble_of(error, at=now()) from error
-        return Reply(_texts(answer), asked_at, now())
+        return Reply(_texts(answer), asked_at, now(), acknowledged)
 
-    async def _answer(self, step: Ask, keys: tuple[bytes, ...], end: float) -> object:
+    async def _answer(self, step: Ask, keys: tuple[bytes, ...], end: float) -> tuple[object, int]:
         arguments = _encoded(step)
-        if step.to is None:
-            return await self._sibling.run(step.script, keys, arguments, end)
         if isinstance(step.to, int):
             answer = await self._sibling.run_on(step.to, step.script, arguments, end)
-            return [NO_SUCH_NODE, arguments[0]] if answer is None else answer
-        keys = keys_of_all(self._namespace, step.to)
-        return await self._sibling.run(step.script, keys, arguments, end)
+            return [NO_SUCH_NODE, arguments[0]] if answer is None else answer, 0
+        if step.to is not None:
+            keys = keys_of_all(self._namespace, step.to)
+        if step.wait is not None:
+            request = (step.script, keys, arguments)
+            return await self._sibling.run_acknowledged(request, step.wait, end)
+        return await self._sibling.run(step.script, keys, arguments, end), 0
 
 
 async def see_through(work: Coroutine[Any, Any, T]) -> T:
@@ -189,14 +197,16 @@ def _groups(resources: Sequence[str], *, spans: bool) -> list[list[str]]:
     return [list(resources)] if resources else []
 
 
-def _came(answers: Sequence[object], asked_at: float) -> list[Reply | Trouble]:
+def _came(answers: Sequence[Any], asked_at: float, *, waited: bool) -> list[Reply | Trouble]:
     at = now()
-    return [
-        trouble_of(answer, at=at)
-        if isinstance(answer, BaseException)
-        else Reply(_texts(answer), asked_at, at)
-        for answer in answers
-    ]
+    came: list[Reply | Trouble] = []
+    for each in answers:
+        if isinstance(each, BaseException):
+            came.append(trouble_of(each, at=at))
+        else:
+            answer, acknowledged = each if waited else (each, 0)
+            came.append(Reply(_texts(answer), asked_at, at, acknowledged))
+    return came
 
 
 def _encoded(step: Ask) -> list[bytes]:

@@ -26,7 +26,8 @@ from fencing.lease import AsyncLease, Lease, new_holder
 from fencing.locks import looking, steps
 from fencing.locks.administration import Administration, AsyncAdministration
 from fencing.locks.asking import Ask
-from fencing.locks.durability import COUNTER_SECONDS, Durability
+from fencing.locks.clients import check_socket_timeout
+from fencing.locks.durability import COUNTER_SECONDS, REPLICA_SECONDS, Durability
 from fencing.locks.performing import AsyncPerformer, Performer
 from fencing.locks.scripts import RENEW, check_namespace
 from fencing.locks.steps import Grant
@@ -62,6 +63,12 @@ class RedisLockService(Administration):
             seconds, at least a day; default: 30 days. It applies to a service that a guard uses,
             for then the database has the mark, and to counters that only such services use;
             others are kept for ever, as all are with ``None``.
+        replicas: How many replicas must have acknowledged a lock before ``acquire`` returns, and a
+            renewal before the lease lasts longer (WAIT); default: none is waited for. A failover
+            may still choose a replica that is not among them.
+        replica_timeout: How long they are waited for, in seconds, 0.001 to 4, and shorter than
+            the client's ``socket_timeout``; less where a deadline leaves less. With too few, the
+            lock is given back and LockServiceError raised.
 
     Raises:
         TypeError: The client is of another kind, an asyncio one for instance.
@@ -74,10 +81,15 @@ class RedisLockService(Administration):
         *,
         namespace: str = "fencing",
         counter_ttl: float | None = COUNTER_SECONDS,
+        replicas: int = 0,
+        replica_timeout: float = REPLICA_SECONDS,
     ) -> None:
         self.namespace = check_namespace(namespace)
-        self._durability = Durability(counter_ttl)
+        self._durability = Durability(
+            counter_ttl, replicas=replicas, replica_timeout=replica_timeout
+        )
         self._redis = Performer(client, self.namespace)
+        check_socket_timeout(client, self._durability)
         self._client = client
         self._held: Held[Lease] = Held()
 
@@ -91,6 +103,8 @@ class RedisLockService(Administration):
         *,
         namespace: str = "fencing",
         counter_ttl: float | None = COUNTER_SECONDS,
+        replicas: int = 0,
+        replica_timeout: float = REPLICA_SECONDS,
         **kwargs: Any,  # noqa: ANN401 - redis-py's
     ) -> Self:
         """A service for the Redis at an address.
@@ -99,10 +113,16 @@ class RedisLockService(Administration):
             url: As in ``redis://localhost:6379/0``, ``rediss://…`` or ``unix://…``.
             namespace: What the keys in Redis begin with.
             counter_ttl: As for the service.
+            replicas: As for the service.
+            replica_timeout: As for the service.
             **kwargs: For ``redis.Redis.from_url``.
         """
         return cls(
-            redis.Redis.from_url(url, **kwargs), namespace=namespace, counter_ttl=counter_ttl
+            redis.Redis.from_url(url, **kwargs),
+            namespace=namespace,
+            counter_ttl=counter_ttl,
+            replicas=replicas,
+            replica_timeout=replica_timeout,
         )
 
     def acquire(
@@ -205,9 +225,9 @@ class RedisLockService(Administration):
             (lease.resource, Ask(RENEW, steps.renewal_of(lease, ttl, self._durability), within))
             for lease, ttl in leases
         ]
-        came = self._redis.perform_together(asks, within)
+        came = self._redis.perform_together(asks, within, self._durability.wait_within(within))
         return [
-            steps.judge_renewal(lease, ttl, each)
+            steps.judge_renewal(lease, ttl, each, self._durability)
             for (lease, ttl), each in zip(leases, came, strict=True)
         ]
 
@@ -230,7 +250,10 @@ class RedisLockService(Administration):
         """
         check_floor(floor)
         lease.raise_if_over()
-        self._redis.perform(steps.raise_token(lease, floor, started_at=now()), lease.resource)
+        self._redis.perform(
+            steps.raise_token(lease, floor, started_at=now(), durability=self._durability),
+            lease.resource,
+        )
 
     def note_guarded(self) -> None:
         """Know that a guard uses this service, so that a database can reseed its counters.
@@ -249,7 +272,7 @@ class RedisLockService(Administration):
         Raises:
             LockServiceError: A server could not be reached.
         """
-        return looking.verify(self._client, self.namespace)
+        return looking.verify(self._client, self.namespace, replicas=self._durability.replicas)
 
     def close(self) -> None:
         """Close the service's connections; another call opens them again.
@@ -300,10 +323,15 @@ class AsyncRedisLockService(AsyncAdministration):
         *,
         namespace: str = "fencing",
         counter_ttl: float | None = COUNTER_SECONDS,
+        replicas: int = 0,
+        replica_timeout: float = REPLICA_SECONDS,
     ) -> None:
         self.namespace = check_namespace(namespace)
-        self._durability = Durability(counter_ttl)
+        self._durability = Durability(
+            counter_ttl, replicas=replicas, replica_timeout=replica_timeout
+        )
         self._redis = AsyncPerformer(client, self.namespace)
+        check_socket_timeout(client, self._durability)
         self._client = client
         self._held: Held[AsyncLease] = Held()
 
@@ -317,6 +345,8 @@ class AsyncRedisLockService(AsyncAdministration):
         *,
         namespace: str = "fencing",
         counter_ttl: float | None = COUNTER_SECONDS,
+        replicas: int = 0,
+        replica_timeout: float = REPLICA_SECONDS,
         **kwargs: Any,  # noqa: ANN401 - redis-py's
     ) -> Self:
         """See :meth:`RedisLockService.from_url`."""
@@ -324,6 +354,8 @@ class AsyncRedisLockService(AsyncAdministration):
             redis.asyncio.Redis.from_url(url, **kwargs),
             namespace=namespace,
             counter_ttl=counter_ttl,
+            replicas=replicas,
+            replica_timeout=replica_timeout,
         )
 
     def acquire(
@@ -399,9 +431,11 @@ class AsyncRedisLockService(AsyncAdministration):
             (lease.resource, Ask(RENEW, steps.renewal_of(lease, ttl, self._durability), within))
             for lease, ttl in leases
         ]
-        came = await self._redis.perform_together(asks, within)
+        came = await self._redis.perform_together(
+            asks, within, self._durability.wait_within(within)
+        )
         return [
-            steps.judge_renewal(lease, ttl, each)
+            steps.judge_renewal(lease, ttl, each, self._durability)
             for (lease, ttl), each in zip(leases, came, strict=True)
         ]
 
@@ -413,7 +447,10 @@ class AsyncRedisLockService(AsyncAdministration):
         """See :meth:`RedisLockService.raise_token`."""
         check_floor(floor)
         lease.raise_if_over()
-        await self._redis.perform(steps.raise_token(lease, floor, started_at=now()), lease.resource)
+        await self._redis.perform(
+            steps.raise_token(lease, floor, started_at=now(), durability=self._durability),
+            lease.resource,
+        )
 
     def note_guarded(self) -> None:
         """See :meth:`RedisLockService.note_guarded`."""
@@ -421,7 +458,9 @@ class AsyncRedisLockService(AsyncAdministration):
 
     async def verify(self) -> ServiceVerification:
         """See :meth:`RedisLockService.verify`."""
-        return await looking.averify(self._client, self.namespace)
+        return await looking.averify(
+            self._client, self.namespace, replicas=self._durability.replicas
+        )
 
     async def aclose(self) -> None:
         """See :meth:`RedisLockService.close`."""

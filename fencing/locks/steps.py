@@ -109,6 +109,7 @@ def acquire(
         request.resource,
         started_at,
         ends=deadline if request.patience > 0 else started_at + NO_WAIT_SECONDS,
+        durability=durability,
     )
     arguments = (
         holder,
@@ -126,6 +127,7 @@ def acquire(
             maybe_ours = reply.answer[0] == "granted"
             if maybe_ours:
                 token = call.token_in(facts)
+                call.require_acknowledged(reply, "the lock, so it was given back")
                 if call.at < trust_ends(reply.asked_at, request.ttl):
                     return Grant(token, reply.asked_at)
                 too_late += 1
@@ -199,7 +201,7 @@ def renew(
         LeaseExpiredError: Redis has extended it, but answered after that, too, had run out.
         LockServiceError: Redis could not be asked; the lease is as it was.
     """
-    call = Call(lease.resource, started_at, ends=lease.trusted_until)
+    call = Call(lease.resource, started_at, ends=lease.trusted_until, durability=durability)
     reply, _ = yield from call.ask(RENEW, *renewal_of(lease, ttl, durability))
     _judge_renewal(call, lease, ttl, reply)
 
@@ -209,18 +211,21 @@ def renewal_of(lease: BaseLease, ttl: float, durability: Durability = PLAIN) -> 
     return lease.holder, str(lease.token), _milliseconds(ttl), durability.keep
 
 
-def judge_renewal(lease: BaseLease, ttl: float, came: Reply | Trouble) -> FencingError | None:
+def judge_renewal(
+    lease: BaseLease, ttl: float, came: Reply | Trouble, durability: Durability = PLAIN
+) -> FencingError | None:
     """What has come of a renewal that travelled with others; noted in the lease.
 
     Args:
         lease: The lease.
         ttl: What it was renewed with, in seconds.
         came: The answer to it, or why there is none.
+        durability: What the service asks Redis to keep.
 
     Returns:
         The error that :func:`renew` would raise; ``None``: it is renewed.
     """
-    call = Call(lease.resource, came.at, ends=lease.trusted_until)
+    call = Call(lease.resource, came.at, ends=lease.trusted_until, durability=durability)
     if isinstance(came, Trouble):
         return call.error(came.help)
     try:
@@ -234,6 +239,7 @@ def judge_renewal(lease: BaseLease, ttl: float, came: Reply | Trouble) -> Fencin
 def _judge_renewal(call: Call, lease: BaseLease, ttl: float, reply: Reply) -> None:
     match reply.answer[0]:
         case "renewed":
+            call.require_acknowledged(reply, "the renewal, so the lease ends when it would have")
             # Redis never shortens, so whichever of two answers is noted last, it is not later
             # than what Redis keeps.
             lease.note_renewed(asked_at=reply.asked_at, ttl=ttl)
@@ -287,7 +293,9 @@ def release(lease: BaseLease, *, started_at: float) -> Steps[None]:
             raise call.nonsense(reply)
 
 
-def raise_token(lease: BaseLease, floor: int, *, started_at: float) -> Steps[None]:
+def raise_token(
+    lease: BaseLease, floor: int, *, started_at: float, durability: Durability = PLAIN
+) -> Steps[None]:
     """Give a lease that is still ours, and was never admitted, a token above ``floor``.
 
     Raises:
@@ -296,13 +304,14 @@ def raise_token(lease: BaseLease, floor: int, *, started_at: float) -> Steps[Non
         LockServiceError: Redis could not be asked, or its counter cannot go that high.
     """
     lease.note_token(lease.token)  # changes nothing, and refuses an admitted lease
-    call = Call(lease.resource, started_at, ends=lease.trusted_until)
+    call = Call(lease.resource, started_at, ends=lease.trusted_until, durability=durability)
     reply, facts = yield from call.ask(RAISE, lease.holder, str(floor))
     match reply.answer[0]:
         case "raised":
             token = call.token_in(facts)
             if token <= floor:
                 raise call.nonsense(reply)
+            call.require_acknowledged(reply, "the new token")
             lease.note_token(token)
         case "absent" | "other" as found:
             raise _lost(lease, found)

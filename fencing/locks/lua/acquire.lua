@@ -37,8 +37,9 @@ if value then
   if current == holder then
     -- The answer to our first request was lost, or the lock was handed to us for a little while.
     -- Re-arm, for this request's trust counts from its own sending; but never shorten: it may be
-    -- the older one, late, behind a renewal.
-    if left < tonumber(ttl) then
+    -- the older one, late, behind a renewal. Written even where it is equal: a WAIT waits for what
+    -- its own connection has written.
+    if left <= tonumber(ttl) then
       redis.call('PEXPIRE', lock, ttl)
     end
     keep_counter(counter, keep, redis.call('PTTL', counter))
