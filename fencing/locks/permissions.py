@@ -6,7 +6,15 @@ a user with just these rights, and again without each of them.
 
 from __future__ import annotations
 
-__all__ = ["BY_SCRIPTS", "ON_CLUSTER", "TO_LIST", "TO_RUN", "TO_WAKE", "acl_rules"]
+__all__ = [
+    "BY_SCRIPTS",
+    "FOR_REPLICAS",
+    "ON_CLUSTER",
+    "TO_LIST",
+    "TO_RUN",
+    "TO_WAKE",
+    "acl_rules",
+]
 
 TO_RUN = ("evalsha", "eval")
 """What a service sends."""
@@ -22,17 +30,27 @@ TO_WAKE = ("subscribe", "publish", "pubsub|numsub")
 TO_LIST = ("scan",)
 """What only ``scan()`` and ``fencing locks`` need, which are for administrators."""
 
+FOR_REPLICAS = ("wait",)
+"""What is sent besides, where a service waits for replicas."""
+
 ON_CLUSTER = ("cluster|slots", "command")
 """What redis-py sends besides, to find the node of a key."""
 
 
-def acl_rules(namespace: str, *, cluster: bool = False) -> str:
+def acl_rules(namespace: str, *, cluster: bool = False, replicas: int = 0) -> str:
     """The rules for ``ACL SETUSER``, after the user's name and password.
 
     Args:
         namespace: The lock service's.
         cluster: Whether the user is one of a Redis Cluster.
+        replicas: For how many replicas the service waits.
     """
-    commands = (*TO_RUN, *BY_SCRIPTS, *TO_WAKE, *(ON_CLUSTER if cluster else ()))
+    commands = (
+        *TO_RUN,
+        *BY_SCRIPTS,
+        *TO_WAKE,
+        *(FOR_REPLICAS if replicas else ()),
+        *(ON_CLUSTER if cluster else ()),
+    )
     where = (f"~{namespace}:*", f"&{namespace}:wake:*", "-@all")
     return " ".join([*where, *(f"+{command}" for command in commands)])

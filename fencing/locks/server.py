@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fencing.locks.permissions import BY_SCRIPTS, TO_RUN, TO_WAKE
+from fencing.locks.permissions import BY_SCRIPTS, FOR_REPLICAS, TO_RUN, TO_WAKE
 from fencing.locks.scripts import PERMITTED, keys_of
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _denied(
     wanted = [word for command in BY_SCRIPTS for word in (command.encode(), key)]
     wanted += [word for command in TO_WAKE for word in (command.encode(), channel)]
     if replicas:
-        wanted += [b"wait", b"0"]
+        wanted += [word for command in FOR_REPLICAS for word in (command.encode(), b"0")]
     denied = []
     (answer,) = yield ("EVALSHA", PERMITTED.sha, "0", *wanted)
     if isinstance(answer, Refusal) and not answer.message.startswith("NOSCRIPT"):

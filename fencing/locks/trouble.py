@@ -6,7 +6,7 @@ import redis
 import redis.exceptions
 
 from fencing.locks.asking import Trouble
-from fencing.locks.permissions import BY_SCRIPTS, ON_CLUSTER, TO_LIST, TO_RUN
+from fencing.locks.permissions import BY_SCRIPTS, FOR_REPLICAS, ON_CLUSTER, TO_LIST, TO_RUN
 
 __all__ = ["REDIS_ERRORS", "trouble_of"]
 
@@ -21,7 +21,8 @@ _NO_PERMISSION = (
     "the Redis user lacks a permission (NOPERM): the lock service needs "
     f"{' '.join(f'+{command}' for command in (*TO_RUN, *BY_SCRIPTS))} on the keys of its "
     f"namespace, and on a cluster {' '.join(f'+{command}' for command in ON_CLUSTER)}, "
-    f"and to list its locks {' '.join(f'+{command}' for command in TO_LIST)}; "
+    f"and to list its locks {' '.join(f'+{command}' for command in TO_LIST)}, "
+    f"and for replicas= {' '.join(f'+{command}' for command in FOR_REPLICAS)}; "
     "`fencing verify` says which are missing"
 )
 

@@ -75,7 +75,7 @@ def _software(info: Mapping[str, Any]) -> str:
 
 
 def _check(facts: Facts, namespace: str, replicas: int, *, by_cluster: bool) -> Iterator[Finding]:
-    yield from _usable(facts, namespace, by_cluster=by_cluster)
+    yield from _usable(facts, namespace, replicas, by_cluster=by_cluster)
     yield from _memory(facts)
     yield from _persistence(facts)
     yield from _replication(facts, replicas)
@@ -91,7 +91,7 @@ def _check(facts: Facts, namespace: str, replicas: int, *, by_cluster: bool) -> 
         )  # fmt: skip
 
 
-def _usable(facts: Facts, namespace: str, *, by_cluster: bool) -> Iterator[Finding]:
+def _usable(facts: Facts, namespace: str, replicas: int, *, by_cluster: bool) -> Iterator[Finding]:
     info = facts.info
     version = str(info.get("redis_version", ""))
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
@@ -101,7 +101,7 @@ def _usable(facts: Facts, namespace: str, *, by_cluster: bool) -> Iterator[Findi
             f"Redis {version} is older than {'.'.join(map(str, OLDEST))}, which the scripts need",
             "upgrade it",
         )  # fmt: skip
-    rules = acl_rules(namespace, cluster=by_cluster)
+    rules = acl_rules(namespace, cluster=by_cluster, replicas=replicas)
     if denied := [command for command in facts.denied if command not in TO_WAKE]:
         yield Finding(
             "error", "permission-missing",

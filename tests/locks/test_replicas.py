@@ -162,6 +162,32 @@ async def test_a_renewal_that_too_few_acknowledged_does_not_lengthen_trust(
         assert lease.trusted_until > before
 
 
+async def test_renewals_that_travel_together_wait_as_well(
+    kind: str, replicated: Replicated
+) -> None:
+    client = client_of(kind, replicated.primary.port)
+    async with service(kind, client, replicas=2, replica_timeout=0.1) as locks:
+        leases = [await locks.acquire(f"r{number}", ttl=PATIENCE) for number in range(3)]
+        before = [lease.trusted_until for lease in leases]
+        replicated.stop(1)
+        replicated.admin.script_flush()
+        for error in await renewed(kind, locks, leases):
+            assert isinstance(error, LockServiceError)
+            assert "1 of 2 replicas have acknowledged the renewal" in str(error)
+        assert [lease.trusted_until for lease in leases] == before
+        replicated.go_on()
+        assert await renewed(kind, locks, leases) == [None] * 3
+        assert all(lease.trusted_until > then for lease, then in zip(leases, before, strict=True))
+
+
+async def renewed(kind: str, locks: Any, leases: list[Any]) -> list[Any]:
+    """What comes of renewals that travel together."""
+    if kind == "async":
+        return await locks.renew_many([(lease, 2 * PATIENCE) for lease in leases], within=PATIENCE)
+    bare = [(lease.lease, 2 * PATIENCE) for lease in leases]
+    return await in_thread(locks.locks.renew_many, bare, within=PATIENCE)
+
+
 async def test_a_raised_token_waits_as_well(kind: str, replicated: Replicated) -> None:
     client = client_of(kind, replicated.primary.port)
     async with (
@@ -259,6 +285,7 @@ async def test_on_a_cluster_it_is_the_node_of_the_key(kind: str, cluster: SmallC
             look.execute_command("READONLY")
             assert lease.holder.encode() in look.get(LOCK)  # type: ignore[operator]
         await lease.renew()
+        assert await renewed(kind, locks, [lease]) == [None]
     client = module.RedisCluster(host="127.0.0.1", port=cluster.primary.port)
     async with service(kind, client, replicas=2, replica_timeout=0.1) as locks:
         with pytest.raises(LockServiceError, match="1 of 2 replicas"):

@@ -154,6 +154,23 @@ async def test_a_user_without_a_permission_is_told_which_one(look, valkey, serve
         assert f"may not call {missing} on keys" in found.findings[0].message
 
 
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_waiting_for_replicas_is_a_permission_where_it_is_asked_for(kind, valkey, server):
+    for rules in (acl_rules("fencing"), acl_rules("fencing", replicas=1)):
+        valkey.execute_command("ACL SETUSER", "some", "reset", "on", ">p", *rules.split(), "+info")
+        user = {"port": server.port, "username": "some", "password": "p"}
+        if kind == "sync":
+            with redis.Redis(**user) as client:
+                found = await in_thread(RedisLockService(client, replicas=1).verify)
+        else:
+            async with redis.asyncio.Redis(**user) as client:
+                found = await AsyncRedisLockService(client, replicas=1).verify()
+        told = {each.code: each.message for each in found.findings}
+        assert ("may not call wait on" in told.get("permission-missing", "")) == (
+            "wait" not in rules
+        )
+
+
 @pytest.mark.parametrize("missing", [*(f"-{command}" for command in TO_WAKE), "resetchannels"])
 async def test_waiters_that_nobody_may_wake_are_a_warning(look, valkey, server, missing):
     valkey.execute_command(
