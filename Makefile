@@ -1,6 +1,7 @@
 # make demo    an expired lock holder, with and without fencing, on real servers
 # make test    the tests
 # make check   linters, types, import contracts and tests
+# make bench   locks beside other locks for Redis, on one server in one run
 #
 # Needs Python 3.11 or newer with venv, and nothing else. GNU make 3.81 (macOS) will do.
 
@@ -10,16 +11,18 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Arguments for pytest: make test PYTEST_ARGS="-x tests/locks". Each worker has servers of its own.
 PYTEST_ARGS ?= -n auto --maxprocesses 4
+# Arguments for the benchmark: make bench BENCH_ARGS="--redis redis://localhost"
+BENCH_ARGS ?=
 # The oldest PostgreSQL that is supported; Debian's postgresql-15 puts it there.
 POSTGRES_15 ?= /usr/lib/postgresql/15/bin
 ON_POSTGRES_15 := schema attacks hooks guard coverage postgres poolers verify retention
 
-.PHONY: demo test test-oldest test-15 lint types imports check format clean
+.PHONY: demo test test-oldest test-15 lint types imports check bench format clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
 help:
-	@sed -n 's/^# //p' Makefile | head -3
+	@sed -n 's/^# //p' Makefile | head -4
 
 demo: $(VENV)/.demo
 	$(BIN)/fencing demo
@@ -47,6 +50,11 @@ imports: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 check: lint types imports test demo
+
+# python-redis-lock is only compared with, so it is not among the tools for tests.
+bench: $(VENV)/.dev
+	-@$(PIP) install python-redis-lock
+	$(BIN)/python -m tests.benchmarks.locks $(BENCH_ARGS)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix

@@ -455,7 +455,7 @@ class Lease(BaseLease):
 
     def __init__(self, service: Grantor, **facts: object) -> None:
         self.service = service
-        self._ended = threading.Event()
+        self._ended: threading.Event | None = None  # whoever waits makes it
         super().__init__(**facts)  # type: ignore[arg-type]
 
     def renew(self, ttl: float | None = None) -> None:
@@ -535,6 +535,8 @@ class Lease(BaseLease):
         Returns:
             Whether it is lost; ``False`` when the time is up or it was released.
         """
+        with self._lock:
+            ended = self._ended = self._ended or threading.Event()
         give_up = None if timeout is None else now() + timeout
         while not self.released and not self.lost:
             pause = self.trusted_until - now()
@@ -542,11 +544,12 @@ class Lease(BaseLease):
                 if now() >= give_up:
                     break
                 pause = min(pause, give_up - now())
-            self._ended.wait(max(0.0, pause))
+            ended.wait(max(0.0, pause))
         return self.lost
 
     def _over(self) -> None:
-        self._ended.set()
+        if self._ended is not None:
+            self._ended.set()
 
     async def __aenter__(self) -> NoReturn:
         # It has been acquired when Python gets here; nobody would release it.
