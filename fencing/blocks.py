@@ -49,6 +49,12 @@ class Blocks:
                 self._acquired = level - 1
             return level <= 1
 
+    @property
+    def is_outermost(self) -> bool:
+        """Whether there is one acquisition, or the outermost block has ended."""
+        with self._lock:
+            return self._acquired <= 1
+
     def give_back(self) -> bool:
         """One acquisition is given back; whether the lease is to be released with it."""
         with self._lock:

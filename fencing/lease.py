@@ -16,6 +16,7 @@ database's part (see :mod:`fencing.guard`). It is what makes a refusal rare.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import os
@@ -26,7 +27,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 from fencing.blocks import Blocks
 from fencing.cancelling import CancelledBlock
 from fencing.clock import now
-from fencing.errors import FencingUsageError, LeaseExpiredError, LeaseLostError, LockServiceError
+from fencing.errors import (
+    FencingError,
+    FencingUsageError,
+    LeaseExpiredError,
+    LeaseLostError,
+    LockServiceError,
+)
 from fencing.request import MIN_TTL, check_token, check_ttl
 
 if TYPE_CHECKING:
@@ -563,8 +570,14 @@ class Lease(BaseLease):
         """Never reached; Python asks for it first."""
 
     def __enter__(self) -> Self:
-        self._open()
-        return self
+        try:
+            self._open()
+            return self  # noqa: TRY300 - an interrupt before this line finds the lock held, too
+        except FencingError:
+            raise
+        except BaseException:
+            self._interrupted()
+            raise
 
     def __exit__(
         self,
@@ -572,13 +585,22 @@ class Lease(BaseLease):
         body: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        failure: FencingError_ | None = None
         try:
+            failure: FencingError_ | None = None
             if self._close():
                 self._free()
         except (LeaseLostError, LockServiceError) as error:
             failure = error
+        except BaseException:
+            self._interrupted()
+            raise
         self._settle(failure, body)
+
+    def _interrupted(self) -> None:
+        """A signal's exception came while a block began or ended: nobody else would release it."""
+        if not self.released and not self.is_foreign and self.blocks.is_outermost:
+            with contextlib.suppress(FencingError):
+                self.service.release(self)
 
 
 class AsyncLease(BaseLease):

@@ -8,21 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from fencing.core.plan import Admit, AskMark, Evict, GiveBack, Lock, RaiseToken, Renew
 from fencing.errors import FencingError
 from fencing.lease import AsyncLease, BaseLease, Lease
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from fencing.core.plan import Plan, Step
     from fencing.service import AsyncLockService, LockService
 
-__all__ = ["AsyncPlannedAdmissions", "PlannedAdmissions", "perform", "perform_async"]
+__all__ = [
+    "AsyncPlannedAdmissions",
+    "PlannedAdmissions",
+    "hand_out_nothing",
+    "perform",
+    "perform_async",
+]
 
 _log = logging.getLogger("fencing")
+
+T = TypeVar("T")
 
 
 class PlannedAdmissions(Protocol):
@@ -79,29 +87,39 @@ class AsyncPlannedAdmissions(Protocol):
         """See :meth:`PlannedAdmissions.mark`."""
 
 
-def perform(plan: Plan, locks: LockService) -> Lease | None:
+def perform(plan: Plan, locks: LockService, hand_out: Callable[[Lease | None], T]) -> T:
     """Perform a plan whose databases have :class:`PlannedAdmissions`.
 
     Args:
         plan: The plan, not begun.
         locks: The lock service it asks.
+        hand_out: Called with what the plan returns.
 
     Returns:
-        What the plan returns. What it raises is raised.
+        What ``hand_out`` returns. What the plan raises is raised.
     """
     send: Any = None
     failure: BaseException | None = None
+    granted: Lease | None = None
     try:
         while True:
-            step = plan.throw(failure) if failure is not None else plan.send(send)
+            try:
+                step = plan.throw(failure) if failure is not None else plan.send(send)
+            except StopIteration as end:
+                return hand_out(end.value)
             send, failure = None, None
             try:
                 send = _perform_step(step, locks)
+                granted = send if isinstance(send, Lease) else granted
             except BaseException as error:  # noqa: BLE001 - the plan decides what it means
                 failure = error
-    except StopIteration as end:
-        lease: Lease | None = end.value
-        return lease
+    except FencingError:
+        raise
+    except BaseException:
+        # A signal's exception between two lines of ours, of which the plan knows nothing.
+        if granted is not None and not granted.released:
+            _give_back(granted)
+        raise
 
 
 def _perform_step(step: Step, locks: LockService) -> object:
@@ -124,16 +142,26 @@ def _perform_step(step: Step, locks: LockService) -> object:
         case Renew(Lease() as lease):
             locks.renew(lease, lease.ttl)
         case GiveBack(Lease() as lease):
-            try:
-                lease.release()
-            except FencingError as error:
-                _log.info("could not release a lease that was not handed out: %s", error)
+            _give_back(lease)
         case _:
             raise TypeError(step)
     return None
 
 
-async def perform_async(plan: Plan, locks: AsyncLockService) -> AsyncLease | None:
+def _give_back(lease: Lease) -> None:
+    try:
+        lease.release()
+    except FencingError as error:
+        _log.info("could not release a lease that was not handed out: %s", error)
+
+
+def hand_out_nothing(lease: BaseLease | None) -> None:
+    """As ``hand_out``, where a lease was only admitted."""
+
+
+async def perform_async(
+    plan: Plan, locks: AsyncLockService, hand_out: Callable[[AsyncLease | None], T]
+) -> T:
     """Perform a plan whose databases have :class:`AsyncPlannedAdmissions`; see :func:`perform`."""
     send: Any = None
     failure: BaseException | None = None
@@ -146,8 +174,7 @@ async def perform_async(plan: Plan, locks: AsyncLockService) -> AsyncLease | Non
             except BaseException as error:  # noqa: BLE001 - the plan decides what it means
                 failure = error
     except StopIteration as end:
-        lease: AsyncLease | None = end.value
-        return lease
+        return hand_out(end.value)
 
 
 async def _perform_step_async(step: Step, locks: AsyncLockService) -> object:

@@ -11,14 +11,14 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from fencing.core.held import Held
-from fencing.core.plan import acquire_admitted, admit_lease
+from fencing.core.plan import acquire_admitted, admit_lease, not_granted
 from fencing.hooks.ambient import Fence, Suspension
 from fencing.keepalive import watch
 from fencing.lease import BaseLease
 from fencing.request import check_evict_after
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from fencing.core.plan import Plan
     from fencing.hooks.database import Database
@@ -110,12 +110,17 @@ class BaseGuard(Generic[LeaseT]):
     def _plan_admission(self, lease: LeaseT) -> Plan:
         return admit_lease(lease, self.databases, evict_after=self.evict_after)
 
-    def _hand_out(self, lease: LeaseT, request: AcquireRequest) -> LeaseT:
-        lease.scope = GuardedScope(lease, self.databases)
-        self._held.note(lease)
-        if request.is_kept_or_watched:
-            watch(lease, request)
-        return lease
+    def _handing_out(self, request: AcquireRequest) -> Callable[[LeaseT | None], LeaseT]:
+        def hand_out(lease: LeaseT | None) -> LeaseT:
+            if lease is None:
+                raise not_granted(request.resource)
+            lease.scope = GuardedScope(lease, self.databases)
+            self._held.note(lease)
+            if request.is_kept_or_watched:
+                watch(lease, request)
+            return lease
+
+        return hand_out
 
 
 def check_engines(engines: Sequence[object], kind: type, name: str, other: str) -> None:

@@ -10,8 +10,7 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from fencing.core.held import enter_again, enter_again_async
-from fencing.core.performing import perform, perform_async
-from fencing.core.plan import not_granted
+from fencing.core.performing import hand_out_nothing, perform, perform_async
 from fencing.errors import LockNotAcquiredError
 from fencing.guard.base import BaseGuard, check_engines
 from fencing.guard.holding import resource_of_call
@@ -130,10 +129,7 @@ class Guard(BaseGuard[Lease]):
         )  # fmt: skip
         if (again := self._again(request)) is not None:
             return again
-        lease = perform(self._plan(request), self.locks)
-        if lease is None:
-            raise not_granted(resource)
-        return self._hand_out(lease, request)
+        return perform(self._plan(request), self.locks, self._handing_out(request))
 
     def try_acquire(
         self,
@@ -161,10 +157,9 @@ class Guard(BaseGuard[Lease]):
         if self._held.lease_here(resource) is not None:
             return None
         try:
-            lease = perform(self._plan(request), self.locks)
+            return perform(self._plan(request), self.locks, self._handing_out(request))
         except LockNotAcquiredError:
             return None
-        return None if lease is None else self._hand_out(lease, request)
 
     def _again(self, request: AcquireRequest) -> Lease | None:
         """The lease that this thread or task has; an error if it is not to be entered again."""
@@ -249,7 +244,7 @@ class Guard(BaseGuard[Lease]):
         """
         if not isinstance(lease, Lease):
             raise TypeError(f"admit() takes a Lease, not {type(lease).__name__}")
-        perform(self._plan_admission(lease), self.locks)
+        perform(self._plan_admission(lease), self.locks, hand_out_nothing)
 
     def verify(self, metadata: object = None) -> list[Verification]:
         """Verify the guards of every engine's database, as ``fencing verify`` does.
@@ -332,10 +327,7 @@ class AsyncGuard(BaseGuard[AsyncLease]):
         async def begin() -> AsyncLease:
             if (again := await self._again(request)) is not None:
                 return again
-            lease = await perform_async(self._plan(request), self.locks)
-            if lease is None:
-                raise not_granted(resource)
-            return self._hand_out(lease, request)
+            return await perform_async(self._plan(request), self.locks, self._handing_out(request))
 
         return Acquisition(begin)
 
@@ -362,10 +354,9 @@ class AsyncGuard(BaseGuard[AsyncLease]):
         if self._held.lease_here(resource) is not None:
             return None
         try:
-            lease = await perform_async(self._plan(request), self.locks)
+            return await perform_async(self._plan(request), self.locks, self._handing_out(request))
         except LockNotAcquiredError:
             return None
-        return None if lease is None else self._hand_out(lease, request)
 
     async def _again(self, request: AcquireRequest) -> AsyncLease | None:
         """The lease that this thread or task has; an error if it is not to be entered again."""
@@ -417,7 +408,7 @@ class AsyncGuard(BaseGuard[AsyncLease]):
         """See :meth:`Guard.admit`."""
         if not isinstance(lease, AsyncLease):
             raise TypeError(f"admit() takes an AsyncLease, not {type(lease).__name__}")
-        await perform_async(self._plan_admission(lease), self.locks)
+        await perform_async(self._plan_admission(lease), self.locks, hand_out_nothing)
 
     async def verify(self, metadata: object = None) -> list[Verification]:
         """See :meth:`Guard.verify`."""

@@ -54,6 +54,15 @@ class Agenda(Generic[E]):
         return self._size
 
     @property
+    def leases(self) -> int:
+        """How many leases it has that somebody still holds."""
+        return sum(
+            1
+            for _, ticket, entry in self._heap
+            if entry._ticket == ticket and entry.lease()  # noqa: SLF001 - ours
+        )
+
+    @property
     def next(self) -> float:
         """When the first is due; infinity when there is none."""
         while self._heap and self._heap[0][2]._ticket != self._heap[0][1]:  # noqa: SLF001 - ours

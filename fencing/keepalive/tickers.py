@@ -66,9 +66,9 @@ class ThreadTicker(Generic[E]):
             self.agenda.drop(entry)
 
     def clear(self) -> int:
-        """Take everything off, and let the thread end; return how much it was."""
+        """Take everything off, and let the thread end; return how many leases it concerns."""
         with self._bell:
-            size = len(self.agenda)
+            size = self.agenda.leases
             self.agenda = Agenda()
             self._thread = None  # it ends when it finds that it is not this one any more
             self._bell.notify()
@@ -133,7 +133,7 @@ class LoopTicker(Generic[E]):
 
     def clear(self) -> int:
         """See `ThreadTicker.clear`."""
-        size = len(self.agenda)
+        size = self.agenda.leases
         self.agenda = Agenda()
         if self._timer is not None:
             self._timer.cancel()

@@ -21,6 +21,7 @@ import redis.asyncio
 
 from fencing.clock import now
 from fencing.core.held import Held, enter_again, enter_again_async
+from fencing.errors import FencingError, LockNotAcquiredError
 from fencing.keepalive import aclose_keeper, close_keeper, keeper_of
 from fencing.lease import AsyncLease, Lease, new_holder
 from fencing.locks import looking, steps
@@ -28,7 +29,7 @@ from fencing.locks.administration import Administration, AsyncAdministration
 from fencing.locks.asking import Ask
 from fencing.locks.clients import check_socket_timeout
 from fencing.locks.durability import COUNTER_SECONDS, REPLICA_SECONDS, Durability
-from fencing.locks.performing import AsyncPerformer, Performer
+from fencing.locks.performing import AsyncPerformer, Performer, see_through
 from fencing.locks.scripts import RENEW, check_namespace
 from fencing.locks.steps import Grant
 from fencing.request import AcquireRequest, AsyncAcquireRequest, check_floor, check_ttl
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from fencing.errors import FencingError
     from fencing.locks.clients import AnyAsyncClient, AnyClient
     from fencing.verification import ServiceVerification
 
@@ -170,10 +170,7 @@ class RedisLockService(Administration):
             owner=owner, fair=fair, keepalive=keepalive, max_lifetime=max_lifetime,
             on_lost=on_lost, reentrant=reentrant, floor=floor,
         )  # fmt: skip
-        outcome = self._acquire(request)
-        if isinstance(outcome, Lease):
-            return outcome
-        raise steps.not_acquired(request, outcome)
+        return self._acquire(request)
 
     def try_acquire(
         self,
@@ -192,8 +189,10 @@ class RedisLockService(Administration):
             resource=resource, ttl=ttl, blocking=False, owner=owner, keepalive=keepalive,
             max_lifetime=max_lifetime, on_lost=on_lost, reentrant=reentrant, floor=floor,
         )  # fmt: skip
-        outcome = self._acquire(request)
-        return outcome if isinstance(outcome, Lease) else None
+        try:
+            return self._acquire(request)
+        except LockNotAcquiredError:
+            return None
 
     def renew(self, lease: Lease, ttl: float) -> None:
         """Extend a lease to ``ttl`` seconds from now.
@@ -293,21 +292,33 @@ class RedisLockService(Administration):
     ) -> None:
         self.close()
 
-    def _acquire(self, request: AcquireRequest) -> Lease | steps.Held:
+    def _acquire(self, request: AcquireRequest) -> Lease:
         if request.reentrant and (again := enter_again(self._held, request)) is not None:
             return again
         holder = new_holder()
-        outcome = self._redis.perform(
-            steps.acquire(request, holder=holder, started_at=now(), durability=self._durability),
-            request.resource,
-        )
-        if isinstance(outcome, Grant):
+        lease: Lease | None = None
+        try:
+            outcome = self._redis.perform(
+                steps.acquire(
+                    request, holder=holder, started_at=now(), durability=self._durability
+                ),
+                request.resource,
+            )
+            if not isinstance(outcome, Grant):
+                raise steps.not_acquired(request, outcome)  # noqa: TRY301 - decided by the steps
             lease = Lease(self, **_facts(request, holder, outcome))
             self._held.note(lease)
             if request.is_kept_or_watched:
                 keeper_of(lease).begin(lease, request)
-            return lease
-        return outcome
+            return lease  # noqa: TRY300 - until here, what interrupts us leaves no lock behind
+        except FencingError:
+            raise
+        except BaseException:
+            # A signal's exception between two lines of ours, of which the steps know nothing.
+            if lease is not None:
+                lease.note_released()
+            self._redis.perform(steps.give_up(request, holder, started_at=now()), request.resource)
+            raise
 
 
 class AsyncRedisLockService(AsyncAdministration):
@@ -385,10 +396,7 @@ class AsyncRedisLockService(AsyncAdministration):
         )  # fmt: skip
 
         async def begin() -> AsyncLease:
-            outcome = await self._acquire(request)
-            if isinstance(outcome, AsyncLease):
-                return outcome
-            raise steps.not_acquired(request, outcome)
+            return await self._acquire(request)
 
         return Acquisition(begin)
 
@@ -411,8 +419,10 @@ class AsyncRedisLockService(AsyncAdministration):
             max_lifetime=max_lifetime, on_lost=on_lost, cancel_on_loss=cancel_on_loss,
             reentrant=reentrant, floor=floor,
         )  # fmt: skip
-        outcome = await self._acquire(request)
-        return outcome if isinstance(outcome, AsyncLease) else None
+        try:
+            return await self._acquire(request)
+        except LockNotAcquiredError:
+            return None
 
     async def renew(self, lease: AsyncLease, ttl: float) -> None:
         """See :meth:`RedisLockService.renew`."""
@@ -478,24 +488,39 @@ class AsyncRedisLockService(AsyncAdministration):
     ) -> None:
         await self.aclose()
 
-    async def _acquire(self, request: AcquireRequest) -> AsyncLease | steps.Held:
+    async def _acquire(self, request: AcquireRequest) -> AsyncLease:
         if (
             request.reentrant
             and (again := await enter_again_async(self._held, request)) is not None
         ):
             return again
         holder = new_holder()
-        outcome = await self._redis.perform(
-            steps.acquire(request, holder=holder, started_at=now(), durability=self._durability),
-            request.resource,
-        )
-        if isinstance(outcome, Grant):
+        lease: AsyncLease | None = None
+        try:
+            outcome = await self._redis.perform(
+                steps.acquire(
+                    request, holder=holder, started_at=now(), durability=self._durability
+                ),
+                request.resource,
+            )
+            if not isinstance(outcome, Grant):
+                raise steps.not_acquired(request, outcome)  # noqa: TRY301 - decided by the steps
             lease = AsyncLease(self, **_facts(request, holder, outcome))
             self._held.note(lease)
             if request.is_kept_or_watched:
                 keeper_of(lease).begin(lease, request)
-            return lease
-        return outcome
+            return lease  # noqa: TRY300 - until here, what interrupts us leaves no lock behind
+        except FencingError:
+            raise
+        except BaseException:
+            if lease is not None:
+                lease.note_released()
+            await see_through(
+                self._redis.perform(
+                    steps.give_up(request, holder, started_at=now()), request.resource
+                )
+            )
+            raise
 
 
 def _facts(request: AcquireRequest, holder: str, grant: Grant) -> dict[str, Any]:

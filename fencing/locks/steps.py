@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from fencing.request import AcquireRequest
 
 __all__ = [
-    "Grant", "Held", "acquire", "judge_renewal", "not_acquired", "raise_token", "release", "renew",
-    "renewal_of",
+    "Grant", "Held", "acquire", "give_up", "judge_renewal", "not_acquired", "raise_token",
+    "release", "renew", "renewal_of",
 ]  # fmt: skip
 
 NO_WAIT_SECONDS = 2.0
@@ -149,6 +149,11 @@ def acquire(
         if maybe_ours:
             yield from call.clean_up(holder)
         raise
+
+
+def give_up(request: AcquireRequest, holder: str, *, started_at: float) -> Steps[None]:
+    """Release what may have been acquired, whatever has become of the acquisition's own steps."""
+    yield from Call(request.resource, started_at, ends=started_at).clean_up(holder)
 
 
 def _held(call: Call, reply: Reply, facts: list[str], *, waited: float) -> Held:

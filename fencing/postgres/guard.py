@@ -10,7 +10,7 @@ import psycopg
 
 from fencing.clock import now
 from fencing.core.held import Held, enter_again, enter_again_async
-from fencing.core.performing import perform, perform_async
+from fencing.core.performing import hand_out_nothing, perform, perform_async
 from fencing.core.plan import acquire_admitted, admit_lease, not_granted
 from fencing.core.slots import NoSlotError
 from fencing.errors import LockNotAcquiredError
@@ -42,6 +42,7 @@ __all__ = ["AsyncPsycopgGuard", "PsycopgGuard"]
 _log = logging.getLogger("fencing")
 
 T = TypeVar("T")
+LeaseT = TypeVar("LeaseT", bound=BaseLease)
 
 _GRACE = 1.0
 """How long one that does not wait waits for a connection, in seconds: others use it briefly."""
@@ -288,12 +289,7 @@ class PsycopgGuard:
         )  # fmt: skip
         if (again := self._again(request)) is not None:
             return again
-        lease = perform(
-            acquire_admitted(request, self.databases, evict_after=self.evict_after), self.locks
-        )
-        if lease is None:
-            raise not_granted(resource)
-        return self._hand_out(lease, request)
+        return perform(self._plan(request), self.locks, self._handing_out(request))
 
     def try_acquire(
         self,
@@ -321,12 +317,9 @@ class PsycopgGuard:
         if self._held.lease_here(resource) is not None:
             return None
         try:
-            lease = perform(
-                acquire_admitted(request, self.databases, evict_after=self.evict_after), self.locks
-            )
+            return perform(self._plan(request), self.locks, self._handing_out(request))
         except LockNotAcquiredError:
             return None
-        return None if lease is None else self._hand_out(lease, request)
 
     def _again(self, request: AcquireRequest) -> Lease | None:
         """The lease that this thread or task has; an error if it is not to be entered again."""
@@ -348,7 +341,11 @@ class PsycopgGuard:
         """
         if not isinstance(lease, Lease):
             raise TypeError(f"admit() takes a Lease, not {type(lease).__name__}")
-        perform(admit_lease(lease, self.databases, evict_after=self.evict_after), self.locks)
+        perform(
+            admit_lease(lease, self.databases, evict_after=self.evict_after),
+            self.locks,
+            hand_out_nothing,
+        )
 
     def close(self) -> None:
         """Close the idle connections of admissions and lock service; the guard stays usable."""
@@ -368,12 +365,8 @@ class PsycopgGuard:
     def _plan(self, request: AcquireRequest) -> Plan:
         return acquire_admitted(request, self.databases, evict_after=self.evict_after)
 
-    def _hand_out(self, lease: Lease, request: AcquireRequest) -> Lease:
-        lease.scope = Scope(lease, self.databases)
-        self._held.note(lease)
-        if request.is_kept_or_watched:
-            watch(lease, request)
-        return lease
+    def _handing_out(self, request: AcquireRequest) -> Callable[[Lease | None], Lease]:
+        return _handing_out(request, self.databases, self._held)
 
 
 class AsyncPsycopgGuard:
@@ -432,12 +425,7 @@ class AsyncPsycopgGuard:
         async def begin() -> AsyncLease:
             if (again := await self._again(request)) is not None:
                 return again
-            lease = await perform_async(
-                acquire_admitted(request, self.databases, evict_after=self.evict_after), self.locks
-            )
-            if lease is None:
-                raise not_granted(resource)
-            return self._hand_out(lease, request)
+            return await perform_async(self._plan(request), self.locks, self._handing_out(request))
 
         return Acquisition(begin)
 
@@ -464,12 +452,9 @@ class AsyncPsycopgGuard:
         if self._held.lease_here(resource) is not None:
             return None
         try:
-            lease = await perform_async(
-                acquire_admitted(request, self.databases, evict_after=self.evict_after), self.locks
-            )
+            return await perform_async(self._plan(request), self.locks, self._handing_out(request))
         except LockNotAcquiredError:
             return None
-        return None if lease is None else self._hand_out(lease, request)
 
     async def _again(self, request: AcquireRequest) -> AsyncLease | None:
         """The lease that this thread or task has; an error if it is not to be entered again."""
@@ -483,7 +468,9 @@ class AsyncPsycopgGuard:
         if not isinstance(lease, AsyncLease):
             raise TypeError(f"admit() takes an AsyncLease, not {type(lease).__name__}")
         await perform_async(
-            admit_lease(lease, self.databases, evict_after=self.evict_after), self.locks
+            admit_lease(lease, self.databases, evict_after=self.evict_after),
+            self.locks,
+            hand_out_nothing,
         )
 
     async def aclose(self) -> None:
@@ -504,12 +491,8 @@ class AsyncPsycopgGuard:
     def _plan(self, request: AcquireRequest) -> Plan:
         return acquire_admitted(request, self.databases, evict_after=self.evict_after)
 
-    def _hand_out(self, lease: AsyncLease, request: AcquireRequest) -> AsyncLease:
-        lease.scope = Scope(lease, self.databases)
-        self._held.note(lease)
-        if request.is_kept_or_watched:
-            watch(lease, request)
-        return lease
+    def _handing_out(self, request: AcquireRequest) -> Callable[[AsyncLease | None], AsyncLease]:
+        return _handing_out(request, self.databases, self._held)
 
 
 def _check_databases(databases: Sequence[object], max_connections: int, guard: str) -> None:
@@ -522,3 +505,18 @@ def _check_databases(databases: Sequence[object], max_connections: int, guard: s
 def _repr(guard: object, databases: Sequence[BaseDatabase]) -> str:
     names = ", ".join(database.name for database in databases)
     return f"<{type(guard).__name__} of {names}>"
+
+
+def _handing_out(
+    request: AcquireRequest, databases: Sequence[BaseDatabase], held: Held[LeaseT]
+) -> Callable[[LeaseT | None], LeaseT]:
+    def hand_out(lease: LeaseT | None) -> LeaseT:
+        if lease is None:
+            raise not_granted(request.resource)
+        lease.scope = Scope(lease, databases)
+        held.note(lease)
+        if request.is_kept_or_watched:
+            watch(lease, request)
+        return lease
+
+    return hand_out
