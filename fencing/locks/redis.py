@@ -29,7 +29,7 @@ from fencing.locks.administration import Administration, AsyncAdministration
 from fencing.locks.asking import Ask
 from fencing.locks.clients import check_socket_timeout
 from fencing.locks.durability import COUNTER_SECONDS, REPLICA_SECONDS, Durability
-from fencing.locks.performing import AsyncPerformer, Performer, see_through
+from fencing.locks.performing import AsyncPerformer, Performer
 from fencing.locks.scripts import RENEW, check_namespace
 from fencing.locks.steps import Grant
 from fencing.request import AcquireRequest, AsyncAcquireRequest, check_floor, check_ttl
@@ -512,13 +512,12 @@ class AsyncRedisLockService(AsyncAdministration):
             return lease  # noqa: TRY300 - until here, what interrupts us leaves no lock behind
         except FencingError:
             raise
-        except BaseException:
+        except Exception:
+            # A cancellation comes only where the steps see it; they have cleaned up after it.
             if lease is not None:
                 lease.note_released()
-            await see_through(
-                self._redis.perform(
-                    steps.give_up(request, holder, started_at=now()), request.resource
-                )
+            await self._redis.perform(
+                steps.give_up(request, holder, started_at=now()), request.resource
             )
             raise
 

@@ -266,10 +266,12 @@ async def test_a_confirmed_lease_is_renewed_once(locks, lock_value):
 
 async def test_threads_end_when_there_is_nothing_to_keep(locks, monkeypatch):
     monkeypatch.setattr("fencing.keepalive.tickers._IDLE_SECONDS", 0.1)
+    before = {thread.ident for thread in threading.enumerate()}
     lease = await locks.acquire("r", ttl=1, keepalive=True)
     await lease.release()
     until = now() + PATIENCE
-    while any(t.name in {"fencing-keepalive", "fencing-loss"} for t in threading.enumerate()):
+    names = {"fencing-keepalive", "fencing-loss"}
+    while any(t.name in names and t.ident not in before for t in threading.enumerate()):
         assert now() < until
         await asyncio.sleep(0.05)
 
