@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fencing.locks.clients import AnyAsyncClient, AnyClient
     from fencing.locks.wire import Wait
 
-__all__ = ["AsyncPerformer", "Performer", "see_through"]
+__all__ = ["AsyncPerformer", "Performer", "see_through", "texts_in"]
 
 T = TypeVar("T")
 
@@ -92,7 +92,7 @@ class Performer:
             answer, acknowledged = self._answer(step, keys, asked_at + step.within)
         except REDIS_ERRORS as error:
             raise trouble_of(error, at=now()) from error
-        return Reply(_texts(answer), asked_at, now(), acknowledged)
+        return Reply(texts_in(answer), asked_at, now(), acknowledged)
 
     def _answer(self, step: Ask, keys: tuple[bytes, ...], end: float) -> tuple[object, int]:
         arguments = _encoded(step)
@@ -161,7 +161,7 @@ class AsyncPerformer:
             answer, acknowledged = await self._answer(step, keys, asked_at + step.within)
         except REDIS_ERRORS as error:
             raise trouble_of(error, at=now()) from error
-        return Reply(_texts(answer), asked_at, now(), acknowledged)
+        return Reply(texts_in(answer), asked_at, now(), acknowledged)
 
     async def _answer(self, step: Ask, keys: tuple[bytes, ...], end: float) -> tuple[object, int]:
         arguments = _encoded(step)
@@ -205,7 +205,7 @@ def _came(answers: Sequence[Any], asked_at: float, *, waited: bool) -> list[Repl
             came.append(trouble_of(each, at=at))
         else:
             answer, acknowledged = each if waited else (each, 0)
-            came.append(Reply(_texts(answer), asked_at, at, acknowledged))
+            came.append(Reply(texts_in(answer), asked_at, at, acknowledged))
     return came
 
 
@@ -214,7 +214,7 @@ def _encoded(step: Ask) -> list[bytes]:
     return [argument.encode() for argument in step.arguments]
 
 
-def _texts(answer: object) -> list[str]:
+def texts_in(answer: object) -> list[str]:
     """An answer as a list of texts, whatever it is; the core judges it."""
     facts = answer if isinstance(answer, list) else [answer]
     return [

@@ -20,6 +20,7 @@ from fencing import (
     fenced_by,
     resource_of,
 )
+from fencing.compat.redis import AsyncFencedLock, FencedLock
 from fencing.migration import (
     alter_fence,
     fence_table,
@@ -91,6 +92,19 @@ async def asynchronous(
         return account_id
 
     assert_type(await withdraw(42), int)
+
+
+def stand_in(client: redis.Redis, guard: Guard) -> None:
+    made: FencedLock = client.lock("account:42", timeout=10, lock_class=FencedLock)
+    with made as lock:
+        assert_type(lock.lease, Lease)
+        guard.admit(lock.lease)
+
+
+async def async_stand_in(client: redis.asyncio.Redis, guard: AsyncGuard) -> None:
+    async with AsyncFencedLock(client, "account:42", timeout=10) as lock:
+        assert_type(lock.lease, AsyncLease)
+        await guard.admit(lock.lease)
 
 
 def migrate(context: EnvironmentContext, connection: Connection, own: IncludeObjectFn) -> None:

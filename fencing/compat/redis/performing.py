@@ -1,0 +1,130 @@
+"""Performs the steps of a lock with the caller's own client: sync and async, side by side.
+
+What must be done even while a caller is being cancelled or interrupted is done on a connection of
+its own: what is on the way on the client's is unknown then, and its retries may take long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from redis.exceptions import NoScriptError
+
+from fencing.clock import now
+from fencing.compat.redis.model import GiveBack, Reply
+from fencing.locks.asking import CLEAN_UP_SECONDS
+from fencing.locks.clients import AsyncSibling, Sibling
+from fencing.locks.performing import see_through, texts_in
+
+if TYPE_CHECKING:
+    from fencing.compat.redis.model import Run
+    from fencing.compat.redis.steps import Steps
+
+__all__ = ["AsyncPerformer", "Performer"]
+
+T = TypeVar("T")
+
+
+class Performer:
+    """Performs calls on the keys of one lock.
+
+    Args:
+        client: What the lock was made with.
+        keys: The lock, and the hash beside it.
+    """
+
+    def __init__(self, client: Any, keys: tuple[bytes, bytes]) -> None:  # noqa: ANN401 - any that redis-py's locks take
+        self._client = client
+        self._keys = keys
+
+    def perform(self, call: Steps[T]) -> T:
+        """Perform the steps of a call; return or raise what it does."""
+        sent: Reply | bool | None = None
+        failure: BaseException | None = None
+        while True:
+            try:
+                step = call.send(sent) if failure is None else call.throw(failure)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            finally:
+                sent = failure = None  # a traceback that holds itself would outlive the call
+            try:
+                sent = self._give_back(step) if isinstance(step, GiveBack) else self._run(step)
+            except BaseException as error:  # noqa: BLE001 - the core decides about every one
+                failure = error
+
+    def _run(self, step: Run) -> Reply:
+        script, arguments = step.script, step.arguments
+        asked_at = now()
+        try:
+            answer = self._client.evalsha(script.sha, 2, *self._keys, *arguments)
+        except NoScriptError:
+            answer = self._client.eval(script.text, 2, *self._keys, *arguments)
+        return Reply(texts_in(answer), asked_at, now())
+
+    def _give_back(self, step: GiveBack) -> bool:
+        end = now() + CLEAN_UP_SECONDS
+        try:
+            sibling = Sibling(self._client)
+            try:
+                sibling.run(step.release.script, self._keys, step.release.arguments, end)
+            finally:
+                sibling.close()
+        except Exception:  # noqa: BLE001 - what has led here is what the caller should see
+            return False
+        return True
+
+
+class AsyncPerformer:
+    """:class:`Performer` for asyncio."""
+
+    def __init__(self, client: Any, keys: tuple[bytes, bytes]) -> None:  # noqa: ANN401 - as above
+        self._client = client
+        self._keys = keys
+
+    async def perform(self, call: Steps[T]) -> T:
+        """See :meth:`Performer.perform`."""
+        sent: Reply | bool | None = None
+        failure: BaseException | None = None
+        while True:
+            try:
+                step = call.send(sent) if failure is None else call.throw(failure)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            finally:
+                sent = failure = None  # a traceback that holds itself would outlive the call
+            try:
+                if isinstance(step, GiveBack):
+                    sent = await see_through(self._give_back(step))
+                else:
+                    sent = await self._run(step)
+            except BaseException as error:  # noqa: BLE001 - the core decides about every one
+                failure = error
+
+    async def _run(self, step: Run) -> Reply:
+        script, arguments = step.script, step.arguments
+        task = asyncio.current_task()
+        cancelled = task.cancelling() if task else 0
+        asked_at = now()
+        try:
+            answer = await self._client.evalsha(script.sha, 2, *self._keys, *arguments)
+        except NoScriptError:
+            answer = await self._client.eval(script.text, 2, *self._keys, *arguments)
+        # Before Python 3.12 asyncio.wait_for, by which redis-py sends, swallows a cancellation that
+        # comes when it is done; the task would go on waiting for the lock.
+        if task and task.cancelling() > cancelled:
+            raise asyncio.CancelledError
+        return Reply(texts_in(answer), asked_at, now())
+
+    async def _give_back(self, step: GiveBack) -> bool:
+        end = now() + CLEAN_UP_SECONDS
+        try:
+            sibling = AsyncSibling(self._client)
+            try:
+                await sibling.run(step.release.script, self._keys, step.release.arguments, end)
+            finally:
+                await sibling.aclose()
+        except Exception:  # noqa: BLE001 - what has led here is what the caller should see
+            return False
+        return True
