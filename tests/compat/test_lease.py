@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import math
 import pickle
 import re
 from typing import TYPE_CHECKING, Any
@@ -186,7 +188,10 @@ class TestByTheLease:
         assert await lease.owned()
         assert await lease.locked()
         redis_client.persist(name)
-        assert await lease.locked()
+        state = lease.service.inspect(name)
+        state = await state if inspect.isawaitable(state) else state
+        assert (state.token, state.holder, state.counter) == (1, lease.holder, 1)
+        assert state.remaining == math.inf
         redis_client.set(name, "another's")
         assert await lease.locked()
         assert not await lease.owned()
