@@ -39,6 +39,7 @@ from fencing.errors import (
 )
 
 if TYPE_CHECKING:
+    from fencing.group import AsyncLeaseGroup, LeaseGroup
     from fencing.guard import AsyncGuard, Guard
     from fencing.hooks.declare import fenced_by, resource_of
     from fencing.hooks.explicit import fence
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncGuard",
     "AsyncLease",
+    "AsyncLeaseGroup",
     "AsyncLockService",
     "AsyncRedisLockService",
     "CommitOutcomeUnknownError",
@@ -59,6 +61,7 @@ __all__ = [
     "GuardNotInstalledError",
     "Lease",
     "LeaseExpiredError",
+    "LeaseGroup",
     "LeaseLostError",
     "LockNotAcquiredError",
     "LockService",
@@ -79,10 +82,12 @@ __all__ = [
 _HOMES = {
     "AsyncGuard": "fencing.guard",
     "AsyncLease": "fencing.lease",
+    "AsyncLeaseGroup": "fencing.group",
     "AsyncLockService": "fencing.service",
     "AsyncRedisLockService": "fencing.locks.redis",
     "Guard": "fencing.guard",
     "Lease": "fencing.lease",
+    "LeaseGroup": "fencing.group",
     "LockService": "fencing.service",
     "LockState": "fencing.state",
     "RedisLockService": "fencing.locks.redis",

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
 
 from fencing.lease import AsyncGrantor, Grantor
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator
+    from collections.abc import Awaitable, Callable, Generator, Iterable
     from types import TracebackType
 
+    from fencing.group import AsyncLeaseGroup, LeaseGroup
     from fencing.lease import AsyncLease, Lease
 
 __all__ = ["Acquisition", "AsyncLockService", "LockService", "check_service", "note_guarded"]
 
 
-class Acquisition:
+if TYPE_CHECKING:
+    # With a default, which Python's own has from 3.13 on.
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    AcquiredT = TypeVarWithDefault("AcquiredT", AsyncLease, AsyncLeaseGroup, default=AsyncLease)
+else:
+    AcquiredT = TypeVar("AcquiredT")
+
+
+class Acquisition(Generic[AcquiredT]):
     """An acquisition that has not begun: ``await`` it for a lease, or use it in ``async with``."""
 
-    def __init__(self, begin: Callable[[], Awaitable[AsyncLease]]) -> None:
+    def __init__(self, begin: Callable[[], Awaitable[AcquiredT]]) -> None:
         # A factory, not a coroutine: an acquisition that is thrown away was never started.
-        self._begin = begin
-        self._lease: AsyncLease | None = None
+        self._begin: Callable[[], Awaitable[AcquiredT]] = begin
+        self._lease: AcquiredT | None = None
 
     def __enter__(self) -> NoReturn:
         raise TypeError("an asynchronous acquisition: use async with, or await it")
@@ -32,10 +42,10 @@ class Acquisition:
     def __repr__(self) -> str:
         return "<Acquisition: not begun; await it, or use async with>"
 
-    def __await__(self) -> Generator[object, None, AsyncLease]:
+    def __await__(self) -> Generator[object, None, AcquiredT]:
         return self._begin().__await__()
 
-    async def __aenter__(self) -> AsyncLease:
+    async def __aenter__(self) -> AcquiredT:
         self._lease = await self._begin()
         return await self._lease.__aenter__()
 
@@ -105,6 +115,38 @@ class LockService(Grantor, Protocol):
     ) -> Lease | None:
         """Return a lease, or ``None`` at once when another holds it."""
 
+    def acquire_all(
+        self,
+        resources: Iterable[str],
+        *,
+        ttl: float = 30.0,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        owner: str | None = None,
+        fair: bool = False,
+        keepalive: bool = False,
+        max_lifetime: float | None = None,
+        on_lost: Callable[[Lease], object] | None = None,
+    ) -> LeaseGroup:
+        """Return leases on several resources, all or none, or raise.
+
+        Args:
+            resources: What to protect, each named once.
+            ttl: Length of the leases, in seconds, from 0.01 to 24 hours.
+            blocking: Whether to wait while another holds one of them.
+            blocking_timeout: Longest wait for all of them, in seconds; ``None``: for as long as it
+                takes.
+            owner: A label for people; default: host, process, thread.
+            fair: As in :meth:`acquire`, like the following.
+            keepalive: Whether the leases are renewed in the background.
+            max_lifetime: How long they live at the longest then, in seconds.
+            on_lost: Called once with each lease that is lost.
+
+        Raises:
+            LockNotAcquiredError: One was not granted in time; none is held.
+            LockServiceError: The lock service could not be asked.
+        """
+
     def renew(self, lease: Lease, ttl: float) -> None:
         """Extend a lease to ``ttl`` seconds from now; it cannot be revived (LeaseLostError)."""
 
@@ -164,6 +206,22 @@ class AsyncLockService(AsyncGrantor, Protocol):
         floor: int = 0,
     ) -> AsyncLease | None:
         """See :meth:`LockService.try_acquire`."""
+
+    def acquire_all(
+        self,
+        resources: Iterable[str],
+        *,
+        ttl: float = 30.0,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        owner: str | None = None,
+        fair: bool = False,
+        keepalive: bool = False,
+        max_lifetime: float | None = None,
+        on_lost: Callable[[AsyncLease], object] | None = None,
+        cancel_on_loss: bool = False,
+    ) -> Acquisition[AsyncLeaseGroup]:
+        """See :meth:`LockService.acquire_all`; arguments are checked by the call itself."""
 
     async def renew(self, lease: AsyncLease, ttl: float) -> None:
         """See :meth:`LockService.renew`."""

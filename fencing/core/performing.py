@@ -10,14 +10,23 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from fencing.core.plan import Admit, AskMark, Evict, GiveBack, Lock, RaiseToken, Renew
+from fencing.core.plan import (
+    Admit,
+    AskMark,
+    Evict,
+    GiveBack,
+    Lock,
+    LockTogether,
+    RaiseToken,
+    Renew,
+)
 from fencing.errors import FencingError
 from fencing.lease import AsyncLease, BaseLease, Lease
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
-    from fencing.core.plan import Plan, Step
+    from fencing.core.plan import Step
     from fencing.service import AsyncLockService, LockService
 
 __all__ = [
@@ -31,6 +40,7 @@ __all__ = [
 _log = logging.getLogger("fencing")
 
 T = TypeVar("T")
+Granted = TypeVar("Granted")
 
 
 class PlannedAdmissions(Protocol):
@@ -87,7 +97,9 @@ class AsyncPlannedAdmissions(Protocol):
         """See :meth:`PlannedAdmissions.mark`."""
 
 
-def perform(plan: Plan, locks: LockService, hand_out: Callable[[Lease | None], T]) -> T:
+def perform(
+    plan: Generator[Step, Any, Granted], locks: LockService, hand_out: Callable[[Any], T]
+) -> T:
     """Perform a plan whose databases have :class:`PlannedAdmissions`.
 
     Args:
@@ -100,7 +112,7 @@ def perform(plan: Plan, locks: LockService, hand_out: Callable[[Lease | None], T
     """
     send: Any = None
     failure: BaseException | None = None
-    granted: Lease | None = None
+    granted: list[Lease] = []
     try:
         while True:
             try:
@@ -110,24 +122,26 @@ def perform(plan: Plan, locks: LockService, hand_out: Callable[[Lease | None], T
             send, failure = None, None
             try:
                 send = _perform_step(step, locks)
-                granted = send if isinstance(send, Lease) else granted
+                if isinstance(send, Lease):
+                    granted.append(send)
+                elif isinstance(step, LockTogether) and isinstance(send, list):
+                    granted += send
             except BaseException as error:  # noqa: BLE001 - the plan decides what it means
                 failure = error
     except FencingError:
         raise
     except BaseException:
         # A signal's exception between two lines of ours, of which the plan knows nothing.
-        if granted is not None and not granted.released:
-            _give_back(granted)
+        for lease in granted:
+            if not lease.released:
+                _give_back(lease)
         raise
 
 
 def _perform_step(step: Step, locks: LockService) -> object:
     match step:
-        case Lock(request) if not request.blocking:
-            return locks.try_acquire(request.resource, **request.forwarded)
-        case Lock(request):
-            return locks.acquire(request.resource, **request.forwarded)
+        case Lock() | LockTogether():
+            return _lock(step, locks)
         case AskMark(database, resource):
             sync: PlannedAdmissions = database.admissions
             return sync.mark(resource)
@@ -148,6 +162,17 @@ def _perform_step(step: Step, locks: LockService) -> object:
     return None
 
 
+def _lock(step: Lock | LockTogether, locks: LockService) -> object:
+    match step:
+        case Lock(request) if request.blocking:
+            return locks.acquire(request.resource, **request.forwarded)
+        case Lock(request):
+            return locks.try_acquire(request.resource, **request.forwarded)
+        case LockTogether(requests):
+            grant_all = getattr(locks, "grant_all", None)  # not every lock service can
+            return None if grant_all is None else grant_all(requests)
+
+
 def _give_back(lease: Lease) -> None:
     try:
         lease.release()
@@ -160,7 +185,7 @@ def hand_out_nothing(lease: BaseLease | None) -> None:
 
 
 async def perform_async(
-    plan: Plan, locks: AsyncLockService, hand_out: Callable[[AsyncLease | None], T]
+    plan: Generator[Step, Any, Granted], locks: AsyncLockService, hand_out: Callable[[Any], T]
 ) -> T:
     """Perform a plan whose databases have :class:`AsyncPlannedAdmissions`; see :func:`perform`."""
     send: Any = None
@@ -179,10 +204,8 @@ async def perform_async(
 
 async def _perform_step_async(step: Step, locks: AsyncLockService) -> object:
     match step:
-        case Lock(request) if not request.blocking:
-            return await locks.try_acquire(request.resource, **request.forwarded)
-        case Lock(request):
-            return await locks.acquire(request.resource, **request.forwarded)
+        case Lock() | LockTogether():
+            return await _lock_async(step, locks)
         case AskMark(database, resource):
             asynchronous: AsyncPlannedAdmissions = database.admissions
             return await asynchronous.amark(resource)
@@ -204,6 +227,17 @@ async def _perform_step_async(step: Step, locks: AsyncLockService) -> object:
         case _:
             raise TypeError(step)
     return None
+
+
+async def _lock_async(step: Lock | LockTogether, locks: AsyncLockService) -> object:
+    match step:
+        case Lock(request) if request.blocking:
+            return await locks.acquire(request.resource, **request.forwarded)
+        case Lock(request):
+            return await locks.try_acquire(request.resource, **request.forwarded)
+        case LockTogether(requests):
+            grant_all = getattr(locks, "grant_all", None)
+            return None if grant_all is None else await grant_all(requests)
 
 
 def _told(lease: BaseLease, ended: Sequence[int]) -> Sequence[int]:

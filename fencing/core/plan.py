@@ -41,17 +41,19 @@ if TYPE_CHECKING:
     from fencing.request import AcquireRequest
 
 __all__ = [
-    "Admit", "AskMark", "Evict", "GiveBack", "Lock", "Plan", "PlannedDatabase", "RaiseToken",
-    "Renew", "Step", "acquire_admitted", "admit_lease", "not_granted",
+    "MAX_LOCKS", "RENEW_BELOW", "Admit", "AskMark", "Evict", "GiveBack", "Lock", "LockTogether",
+    "OvertakenError", "Plan", "PlanOfAll", "PlannedDatabase", "RaiseToken", "Renew", "Step",
+    "acquire_admitted", "admit_everywhere", "admit_lease", "not_granted", "refuse_own_leftovers",
+    "remainder", "renew_if_little_is_left",
 ]  # fmt: skip
 
 _MAX_HEALS = 8
 """How often one lease's token is raised before the lock service is taken for a broken one."""
 
-_MAX_LOCKS = 8
+MAX_LOCKS = 8
 """How many leases in a row may be lost before they are admitted."""
 
-_RENEW_BELOW = 0.5
+RENEW_BELOW = 0.5
 """Part of the ttl that must be left when a lease is handed out; otherwise it is renewed first."""
 
 
@@ -102,6 +104,17 @@ class Lock:
     """Ask the lock service; the outcome is a lease, or ``None`` if the request does not wait."""
 
     request: AcquireRequest
+
+
+@dataclass(frozen=True, slots=True)
+class LockTogether:
+    """Ask the lock service for several locks at once, all or none, without waiting.
+
+    The outcome is a list of leases, the error that says which is held, or ``None`` if this lock
+    service grants one lock at a time.
+    """
+
+    requests: tuple[AcquireRequest, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +170,16 @@ class GiveBack:
     lease: BaseLease
 
 
-Step = Lock | AskMark | Admit | Evict | RaiseToken | Renew | GiveBack
+Step = Lock | LockTogether | AskMark | Admit | Evict | RaiseToken | Renew | GiveBack
 Plan = Generator[Step, Any, "BaseLease | None"]
+PlanOfAll = Generator[Step, Any, "list[BaseLease]"]
 
 
-class _OvertakenError(Exception):
-    """The lease cannot be handed out; another one is needed, with a token above ``mark``."""
+class OvertakenError(Exception):
+    """A lease cannot be handed out; another one is needed, with a token above ``mark``."""
 
-    def __init__(self, mark: int) -> None:
+    def __init__(self, lease: BaseLease, mark: int) -> None:
+        self.resource = lease.resource
         self.mark = mark
 
 
@@ -194,14 +209,14 @@ def acquire_admitted(
     began = clock()
     deadline = began + request.patience
     floor = request.floor
-    for _ in range(_MAX_LOCKS):
-        _refuse_own_leftovers(request.resource, databases)
-        lease: BaseLease | None = yield Lock(_remainder(request, floor, deadline - clock()))
+    for _ in range(MAX_LOCKS):
+        refuse_own_leftovers(request.resource, databases)
+        lease: BaseLease | None = yield Lock(remainder(request, floor, deadline - clock()))
         if lease is None:
             return None
         try:
-            yield from _admit_everywhere(lease, databases, deadline, clock, evict_after)
-        except _OvertakenError as overtaken:
+            yield from admit_everywhere(lease, databases, deadline, clock, evict_after)
+        except OvertakenError as overtaken:
             yield GiveBack(lease)
             floor = max(floor, overtaken.mark)
             if clock() >= deadline:
@@ -221,7 +236,7 @@ def acquire_admitted(
         else:
             return lease
     raise LockServiceError(
-        f"the lock service has granted {request.resource!r} {_MAX_LOCKS} times, and each lease was "
+        f"the lock service has granted {request.resource!r} {MAX_LOCKS} times, and each lease was "
         "over before it could be admitted; its answers cannot be right, or the ttl of "
         f"{request.ttl} s is too short for the way to the database",
         resource=request.resource,
@@ -264,13 +279,19 @@ def not_granted(resource: str) -> LockNotAcquiredError:
     )
 
 
-def _admit_everywhere(
+def admit_everywhere(
     lease: BaseLease,
     databases: Sequence[PlannedDatabase],
     deadline: float,
     clock: Callable[[], float],
     evict_after: float | None,
 ) -> Generator[Step, Any, None]:
+    """Admit a lease in each database, raising its token where a mark is ahead.
+
+    Raises:
+        OvertakenError: Another lease is needed.
+        LockNotAcquiredError: Open transactions did not end in time.
+    """
     if len(databases) > 1:
         # Once admitted anywhere its token is final, so it has to be above every mark first.
         highest = 0
@@ -281,11 +302,22 @@ def _admit_everywhere(
             yield from _raise_token(lease, highest)
     for database in databases:
         yield from _admit_healing(database, lease, deadline, clock, evict_after)
-    if lease.trusted_until - clock() < lease.ttl * _RENEW_BELOW:
+    yield from renew_if_little_is_left(lease, clock)
+
+
+def renew_if_little_is_left(
+    lease: BaseLease, clock: Callable[[], float]
+) -> Generator[Step, Any, None]:
+    """Give a lease its full time again before it is handed out.
+
+    Raises:
+        OvertakenError: It is lost.
+    """
+    if lease.trusted_until - clock() < lease.ttl * RENEW_BELOW:
         try:
             yield Renew(lease)
         except LeaseLostError:
-            raise _OvertakenError(lease.token) from None
+            raise OvertakenError(lease, lease.token) from None
 
 
 def _admit_healing(
@@ -297,13 +329,13 @@ def _admit_healing(
 ) -> Generator[Step, Any, None]:
     for _ in range(_MAX_HEALS):
         if clock() >= lease.trusted_until:
-            raise _OvertakenError(lease.token)
+            raise OvertakenError(lease, lease.token)
         try:
             yield from _admit(database, lease, deadline, clock, evict_after)
         except StaleFenceError as stale:
             mark = stale.current_token or lease.token
             if lease.admitted:
-                raise _OvertakenError(mark) from None
+                raise OvertakenError(lease, mark) from None
             yield from _raise_token(lease, mark)
         else:
             lease.note_admitted()
@@ -355,16 +387,17 @@ def _raise_token(lease: BaseLease, mark: int) -> Generator[Step, Any, None]:
     try:
         yield RaiseToken(lease, mark)
     except LeaseLostError:
-        raise _OvertakenError(mark) from None
+        raise OvertakenError(lease, mark) from None
 
 
-def _remainder(request: AcquireRequest, floor: int, left: float) -> AcquireRequest:
+def remainder(request: AcquireRequest, floor: int, left: float) -> AcquireRequest:
+    """The same request with what is left of its patience, in seconds."""
     if request.blocking and request.blocking_timeout is not None:
         return dataclasses.replace(request, floor=floor, blocking_timeout=max(0.0, left))
     return dataclasses.replace(request, floor=floor)
 
 
-def _refuse_own_leftovers(resource: str, databases: Sequence[PlannedDatabase]) -> None:
+def refuse_own_leftovers(resource: str, databases: Sequence[PlannedDatabase]) -> None:
     """Raise when a transaction of this very process would keep the admission waiting for ever.
 
     That is one of this thread or task, which cannot end it while it waits for us, or one whose

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from fencing.core.held import Held
 from fencing.core.plan import acquire_admitted, admit_lease, not_granted
+from fencing.core.several import acquire_several
 from fencing.hooks.ambient import Fence, Suspension
 from fencing.keepalive import watch
 from fencing.lease import BaseLease
@@ -20,7 +21,7 @@ from fencing.request import check_evict_after
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from fencing.core.plan import Plan
+    from fencing.core.plan import Plan, PlanOfAll
     from fencing.hooks.database import Database
     from fencing.request import AcquireRequest
 
@@ -106,6 +107,11 @@ class BaseGuard(Generic[LeaseT]):
 
     def _plan(self, request: AcquireRequest) -> Plan:
         return acquire_admitted(request, self.databases, evict_after=self.evict_after)
+
+    def _plan_all(self, requests: Sequence[AcquireRequest]) -> PlanOfAll:
+        for request in requests:
+            self._held.raise_if_held(request.resource)
+        return acquire_several(requests, self.databases, evict_after=self.evict_after)
 
     def _plan_admission(self, lease: LeaseT) -> Plan:
         return admit_lease(lease, self.databases, evict_after=self.evict_after)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from fencing.core.acquiring_all import AcquiresAll, AsyncAcquiresAll
 from fencing.core.held import enter_again, enter_again_async
 from fencing.core.performing import hand_out_nothing, perform, perform_async
 from fencing.errors import LockNotAcquiredError
@@ -32,7 +33,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Guard(BaseGuard[Lease]):
+class Guard(BaseGuard[Lease], AcquiresAll):
     """Locks, and databases that refuse whoever has been overtaken.
 
     An acquisition locks, and then commits the lease's token in every database (admission); from
@@ -265,6 +266,9 @@ class Guard(BaseGuard[Lease]):
         """
         return verify_databases(self.databases, metadata)
 
+    def _grants(self) -> LockService:
+        return self.locks
+
     def close(self) -> None:
         """Close the idle connections of admissions and lock service; the guard stays usable."""
         for database in self.databases:
@@ -278,7 +282,7 @@ class Guard(BaseGuard[Lease]):
         self.close()
 
 
-class AsyncGuard(BaseGuard[AsyncLease]):
+class AsyncGuard(BaseGuard[AsyncLease], AsyncAcquiresAll):
     """:class:`Guard` for asyncio: over an async lock service and each ``AsyncEngine``."""
 
     def __init__(
@@ -413,6 +417,9 @@ class AsyncGuard(BaseGuard[AsyncLease]):
     async def verify(self, metadata: object = None) -> list[Verification]:
         """See :meth:`Guard.verify`."""
         return await averify_databases(self.databases, metadata)
+
+    def _grants(self) -> AsyncLockService:
+        return self.locks
 
     async def aclose(self) -> None:
         """See :meth:`Guard.close`."""

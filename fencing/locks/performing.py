@@ -34,15 +34,19 @@ class Performer:
     Args:
         client: A ``redis.Redis`` or ``redis.RedisCluster``.
         namespace: What the keys begin with.
+
+    Attributes:
+        spans: Whether one script may work on the keys of several resources.
     """
 
     def __init__(self, client: AnyClient, namespace: str) -> None:
         self._sibling = Sibling(client)
+        self.spans = self._sibling.spans
         self._namespace = namespace
 
     def together(self, resources: Sequence[str]) -> list[list[str]]:
         """Group resources by what one script can work on: all on one Redis, one on a cluster."""
-        return _groups(resources, spans=self._sibling.spans)
+        return _groups(resources, spans=self.spans)
 
     def close(self) -> None:
         """Close the connections; another call opens them again."""
@@ -112,11 +116,12 @@ class AsyncPerformer:
 
     def __init__(self, client: AnyAsyncClient, namespace: str) -> None:
         self._sibling = AsyncSibling(client)
+        self.spans = self._sibling.spans
         self._namespace = namespace
 
     def together(self, resources: Sequence[str]) -> list[list[str]]:
         """See :meth:`Performer.together`."""
-        return _groups(resources, spans=self._sibling.spans)
+        return _groups(resources, spans=self.spans)
 
     async def aclose(self) -> None:
         """See :meth:`Performer.close`."""

@@ -20,11 +20,12 @@ import redis
 import redis.asyncio
 
 from fencing.clock import now
+from fencing.core.acquiring_all import AsyncSeveralLocks, SeveralLocks
 from fencing.core.held import Held, enter_again, enter_again_async
 from fencing.errors import FencingError, LockNotAcquiredError
 from fencing.keepalive import aclose_keeper, close_keeper, keeper_of
 from fencing.lease import AsyncLease, Lease, new_holder
-from fencing.locks import looking, steps
+from fencing.locks import looking, steps, together
 from fencing.locks.administration import Administration, AsyncAdministration
 from fencing.locks.asking import Ask
 from fencing.locks.clients import check_socket_timeout
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncRedisLockService", "RedisLockService"]
 
 
-class RedisLockService(Administration):
+class RedisLockService(SeveralLocks, Administration):
     """A lock service over one Redis, a Redis Cluster, or a primary that Sentinel watches.
 
     The client is not used itself, and not changed: the service opens connections of its own that
@@ -292,6 +293,47 @@ class RedisLockService(Administration):
     ) -> None:
         self.close()
 
+    def grant_all(
+        self, requests: Sequence[AcquireRequest]
+    ) -> list[Lease] | LockNotAcquiredError | None:
+        """Grant several locks in one script, all or none, without waiting; for ``acquire_all``.
+
+        Returns:
+            The leases; or the error that says which one is held; ``None`` on a Redis Cluster,
+            where one script cannot.
+        """
+        if not self._redis.spans:
+            return None
+        holders = [new_holder() for _ in requests]
+        leases: list[Lease] = []
+        try:
+            outcome = self._redis.perform(
+                together.acquire_all(
+                    requests, holders=holders, started_at=now(), durability=self._durability
+                ),
+                requests[0].resource,
+            )
+            if isinstance(outcome, LockNotAcquiredError):
+                return outcome
+            for request, holder, grant in zip(requests, holders, outcome, strict=True):
+                leases.append(Lease(self, **_facts(request, holder, grant)))
+                self._begin(leases[-1], request)
+            return leases  # noqa: TRY300 - as for a single one
+        except FencingError:
+            raise
+        except BaseException:
+            for lease in leases:
+                lease.note_released()
+            self._redis.perform(
+                together.give_up(requests, holders, started_at=now()), requests[0].resource
+            )
+            raise
+
+    def _begin(self, lease: Lease, request: AcquireRequest) -> None:
+        self._held.note(lease)
+        if request.is_kept_or_watched:
+            keeper_of(lease).begin(lease, request)
+
     def _acquire(self, request: AcquireRequest) -> Lease:
         if request.reentrant and (again := enter_again(self._held, request)) is not None:
             return again
@@ -307,9 +349,7 @@ class RedisLockService(Administration):
             if not isinstance(outcome, Grant):
                 raise steps.not_acquired(request, outcome)  # noqa: TRY301 - decided by the steps
             lease = Lease(self, **_facts(request, holder, outcome))
-            self._held.note(lease)
-            if request.is_kept_or_watched:
-                keeper_of(lease).begin(lease, request)
+            self._begin(lease, request)
             return lease  # noqa: TRY300 - until here, what interrupts us leaves no lock behind
         except FencingError:
             raise
@@ -321,7 +361,7 @@ class RedisLockService(Administration):
             raise
 
 
-class AsyncRedisLockService(AsyncAdministration):
+class AsyncRedisLockService(AsyncSeveralLocks, AsyncAdministration):
     """:class:`RedisLockService` for asyncio, over a client of ``redis.asyncio``.
 
     Its connections belong to one event loop; close them with :meth:`aclose`, or use the service
@@ -488,6 +528,42 @@ class AsyncRedisLockService(AsyncAdministration):
     ) -> None:
         await self.aclose()
 
+    async def grant_all(
+        self, requests: Sequence[AcquireRequest]
+    ) -> list[AsyncLease] | LockNotAcquiredError | None:
+        """See :meth:`RedisLockService.grant_all`."""
+        if not self._redis.spans:
+            return None
+        holders = [new_holder() for _ in requests]
+        leases: list[AsyncLease] = []
+        try:
+            outcome = await self._redis.perform(
+                together.acquire_all(
+                    requests, holders=holders, started_at=now(), durability=self._durability
+                ),
+                requests[0].resource,
+            )
+            if isinstance(outcome, LockNotAcquiredError):
+                return outcome
+            for request, holder, grant in zip(requests, holders, outcome, strict=True):
+                leases.append(AsyncLease(self, **_facts(request, holder, grant)))
+                self._begin(leases[-1], request)
+            return leases  # noqa: TRY300 - as for a single one
+        except FencingError:
+            raise
+        except Exception:
+            for lease in leases:
+                lease.note_released()
+            await self._redis.perform(
+                together.give_up(requests, holders, started_at=now()), requests[0].resource
+            )
+            raise
+
+    def _begin(self, lease: AsyncLease, request: AcquireRequest) -> None:
+        self._held.note(lease)
+        if request.is_kept_or_watched:
+            keeper_of(lease).begin(lease, request)
+
     async def _acquire(self, request: AcquireRequest) -> AsyncLease:
         if (
             request.reentrant
@@ -506,9 +582,7 @@ class AsyncRedisLockService(AsyncAdministration):
             if not isinstance(outcome, Grant):
                 raise steps.not_acquired(request, outcome)  # noqa: TRY301 - decided by the steps
             lease = AsyncLease(self, **_facts(request, holder, outcome))
-            self._held.note(lease)
-            if request.is_kept_or_watched:
-                keeper_of(lease).begin(lease, request)
+            self._begin(lease, request)
             return lease  # noqa: TRY300 - until here, what interrupts us leaves no lock behind
         except FencingError:
             raise

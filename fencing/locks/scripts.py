@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
-    "ACQUIRE", "INSPECT", "PERMITTED", "RAISE", "RELEASE", "RENEW", "SCAN", "Script",
+    "ACQUIRE", "ACQUIRE_ALL", "INSPECT", "PERMITTED", "RAISE", "RELEASE", "RENEW", "SCAN", "Script",
     "check_namespace", "keys_of", "keys_of_all", "pattern_of", "resource_of_key",
 ]  # fmt: skip
 
@@ -62,6 +62,7 @@ class Script:
 
 
 ACQUIRE = Script("acquire", uses=("issue", "hand_over"))
+ACQUIRE_ALL = Script("acquire_all", uses=("issue", "hand_over"))
 RENEW = Script("renew", uses=("issue",))
 RELEASE = Script("release", uses=("issue", "hand_over"))
 RAISE = Script("raise", uses=("issue",))

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import psycopg
 
 from fencing.clock import now
+from fencing.core.acquiring_all import AcquiresAll, AsyncAcquiresAll
 from fencing.core.held import Held, enter_again, enter_again_async
 from fencing.core.performing import hand_out_nothing, perform, perform_async
 from fencing.core.plan import acquire_admitted, admit_lease, not_granted
+from fencing.core.several import acquire_several
 from fencing.core.slots import NoSlotError
 from fencing.errors import LockNotAcquiredError
 from fencing.keepalive import watch
@@ -32,7 +34,7 @@ from fencing.service import Acquisition, check_service, note_guarded
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-    from fencing.core.plan import Plan
+    from fencing.core.plan import Plan, PlanOfAll
     from fencing.postgres.connections import AsyncSource, Source
     from fencing.postgres.entry import Entry
     from fencing.service import AsyncLockService, LockService
@@ -194,7 +196,7 @@ class AsyncDatabase(BaseDatabase):
             raise error.as_error(resource) from error
 
 
-class PsycopgGuard:
+class PsycopgGuard(AcquiresAll):
     """Locks, and databases that refuse whoever has been overtaken; without SQLAlchemy.
 
     An acquisition locks, and then commits the lease's token in every database (admission), on
@@ -365,11 +367,17 @@ class PsycopgGuard:
     def _plan(self, request: AcquireRequest) -> Plan:
         return acquire_admitted(request, self.databases, evict_after=self.evict_after)
 
+    def _plan_all(self, requests: Sequence[AcquireRequest]) -> PlanOfAll:
+        return _plan_all(self._held, requests, self.databases, self.evict_after)
+
+    def _grants(self) -> LockService:
+        return self.locks
+
     def _handing_out(self, request: AcquireRequest) -> Callable[[Lease | None], Lease]:
         return _handing_out(request, self.databases, self._held)
 
 
-class AsyncPsycopgGuard:
+class AsyncPsycopgGuard(AsyncAcquiresAll):
     """:class:`PsycopgGuard` for asyncio: over an async lock service, and psycopg's async pools.
 
     Args:
@@ -491,6 +499,12 @@ class AsyncPsycopgGuard:
     def _plan(self, request: AcquireRequest) -> Plan:
         return acquire_admitted(request, self.databases, evict_after=self.evict_after)
 
+    def _plan_all(self, requests: Sequence[AcquireRequest]) -> PlanOfAll:
+        return _plan_all(self._held, requests, self.databases, self.evict_after)
+
+    def _grants(self) -> AsyncLockService:
+        return self.locks
+
     def _handing_out(self, request: AcquireRequest) -> Callable[[AsyncLease | None], AsyncLease]:
         return _handing_out(request, self.databases, self._held)
 
@@ -520,3 +534,14 @@ def _handing_out(
         return lease
 
     return hand_out
+
+
+def _plan_all(
+    held: Held[Any],
+    requests: Sequence[AcquireRequest],
+    databases: Sequence[BaseDatabase],
+    evict_after: float | None,
+) -> PlanOfAll:
+    for request in requests:
+        held.raise_if_held(request.resource)
+    return acquire_several(requests, databases, evict_after=evict_after)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from fencing import AsyncLease, Lease, LeaseLostError
 from fencing.clock import now
+from fencing.core.acquiring_all import AsyncSeveralLocks, SeveralLocks
 from fencing.lease import new_holder
 from fencing.service import Acquisition
 from fencing.state import LockState
@@ -103,7 +104,7 @@ class _Script:
         return sum(1 for call in self.calls if call[0] == what)
 
 
-class ScriptedLocks(_Script):
+class ScriptedLocks(_Script, SeveralLocks):
     """The synchronous one."""
 
     def acquire(
@@ -163,7 +164,7 @@ class ScriptedLocks(_Script):
         """Nothing to close."""
 
 
-class AsyncScriptedLocks(_Script):
+class AsyncScriptedLocks(_Script, AsyncSeveralLocks):
     """The asynchronous one."""
 
     def acquire(

@@ -1,0 +1,139 @@
+"""Several leases that were acquired together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, ExitStack
+from typing import TYPE_CHECKING, Generic, NoReturn, Self, TypeVar, overload
+
+from fencing.lease import AsyncLease, BaseLease, Lease
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
+__all__ = ["AsyncLeaseGroup", "LeaseGroup"]
+
+LeaseT = TypeVar("LeaseT", bound=BaseLease)
+
+
+class BaseLeaseGroup(Sequence[LeaseT], Generic[LeaseT]):
+    """What both kinds of group have in common; see :class:`LeaseGroup`."""
+
+    def __init__(self, leases: Iterable[LeaseT]) -> None:
+        self._leases = tuple(leases)
+
+    @overload
+    def __getitem__(self, index: int) -> LeaseT: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[LeaseT, ...]: ...
+    def __getitem__(self, index: int | slice) -> LeaseT | tuple[LeaseT, ...]:
+        return self._leases[index]
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {list(self._leases)}>"
+
+    @property
+    def lost(self) -> bool:
+        """Whether any of the leases ended before it was released."""
+        return any(lease.lost for lease in self._leases)
+
+    @property
+    def remaining(self) -> float:
+        """Trust left in all of them, in seconds: the least."""
+        return min(lease.remaining for lease in self._leases)
+
+
+class LeaseGroup(BaseLeaseGroup[Lease]):
+    """Leases that were acquired together, in the order in which they were asked for.
+
+    A context manager: inside its block all of them are in force, and its end releases all, even
+    if that fails for one. What a single lease says of its loss at the end of its block, each of
+    them says; an exception of the block always wins, and others are notes of it.
+    """
+
+    def renew(self, ttl: float | None = None) -> None:
+        """Extend each lease to ``ttl`` seconds from now.
+
+        Args:
+            ttl: New length, in seconds; default: as before.
+
+        Raises:
+            LeaseLostError: One is not ours any more; those before it have been extended.
+            LockServiceError: The lock service could not be asked; those before it have been.
+        """
+        for lease in self._leases:
+            lease.renew(ttl)
+
+    def release(self) -> None:
+        """Give all of them back; each is tried, whatever becomes of the others.
+
+        Raises:
+            LeaseLostError: One had been lost before.
+            LockServiceError: The lock service could not be told; locks end by their ttl.
+        """
+        with ExitStack() as stack:
+            for lease in self._leases:
+                stack.callback(lease.release)
+
+    async def __aenter__(self) -> NoReturn:
+        # They have been acquired when Python gets here; nobody would release them.
+        self.release()
+        raise TypeError(
+            "these leases were acquired synchronously, and have been released: use a plain with "
+            "block, or in asyncio an AsyncGuard or an asynchronous lock service"
+        )
+
+    async def __aexit__(self, *exception: object) -> None:
+        """Never reached; Python asks for it first."""
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            # Those whose blocks could not be entered are not left held.
+            stack.callback(self.release)
+            for lease in self._leases:
+                stack.enter_context(lease)
+            self._blocks = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        body: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._blocks.__exit__(kind, body, traceback)
+
+
+class AsyncLeaseGroup(BaseLeaseGroup[AsyncLease]):
+    """:class:`LeaseGroup` for asyncio: the same names, awaited."""
+
+    async def renew(self, ttl: float | None = None) -> None:
+        """See :meth:`LeaseGroup.renew`."""
+        for lease in self._leases:
+            await lease.renew(ttl)
+
+    async def release(self) -> None:
+        """See :meth:`LeaseGroup.release`."""
+        async with AsyncExitStack() as stack:
+            for lease in self._leases:
+                stack.push_async_callback(lease.release)
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.release)
+            for lease in self._leases:
+                await stack.enter_async_context(lease)
+            self._blocks = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        body: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._blocks.__aexit__(kind, body, traceback)

@@ -1,0 +1,64 @@
+-- Acquires the locks of several resources, all or none; like acquire.lua for each.
+--
+-- KEYS     of each resource its lock, its counter and its queue, resource after resource
+-- ARGV[1]  nonce      anything; comes back
+-- ARGV[2]  ttl        length of the leases, in milliseconds
+-- ARGV[3]  owner      a label for people
+-- ARGV[4]  keep       see keep_counter in issue.lua
+-- ARGV[5, 6, ...]     of each resource the holder (the nonce of its acquisition, hexadecimal)
+--                     and the floor (its token will be greater than this; "0" for no floor)
+--
+-- Answers (the nonce is echoed so that a connection out of step is noticed), where `at` is the
+-- place of a resource, from 0 on:
+--   {"granted", nonce, token, token, ...}       decimal strings, in the order of the resources
+--   {"held", nonce, at, left, token, owner}     the first that is another's, for `left`
+--                                               milliseconds; nothing was taken
+--   {"endless", nonce, at}                      its lock's key has no expiry; nothing was taken
+--   {"exhausted", nonce, at}                    its counter stands at 2^53 - 1
+--   {"garbled", nonce, at}                      its counter is not a number from 0 upwards
+-- With the last two, locks may have been taken: give them back.
+
+local nonce, ttl, owner, keep = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local tokens, left = {}, {}
+
+for first = 1, #KEYS, 3 do
+  local at = (first - 1) / 3
+  local lock, counter, queue = KEYS[first], KEYS[first + 1], KEYS[first + 2]
+  local value = redis.call('GET', lock)
+  if not value then
+    -- Those who wait for a lock that is free come before us.
+    value = hand_over(lock, counter, queue)
+  end
+  if value then
+    left[at] = redis.call('PTTL', lock)
+    local token, current, label = string.match(value, '^(%d+):(%x+):(.*)$')
+    if current == ARGV[5 + 2 * at] then
+      tokens[at] = token -- the answer to our first request was lost
+    elseif left[at] == -1 then
+      return {'endless', nonce, at}
+    else
+      return {'held', nonce, at, left[at], token or '', label or ''}
+    end
+  end
+end
+
+local answer = {'granted', nonce}
+for first = 1, #KEYS, 3 do
+  local at = (first - 1) / 3
+  local lock, counter = KEYS[first], KEYS[first + 1]
+  local holder, floor = ARGV[5 + 2 * at], ARGV[6 + 2 * at]
+  if not tokens[at] then
+    local kept = redis.call('PTTL', counter)
+    local token, trouble = next_token(counter, floor)
+    if not token then
+      return {trouble, nonce, at}
+    end
+    keep_counter(counter, keep, kept)
+    redis.call('SET', lock, token .. ':' .. holder .. ':' .. owner, 'PX', ttl)
+    tokens[at] = token
+  elseif left[at] < tonumber(ttl) then
+    redis.call('PEXPIRE', lock, ttl) -- never shorter: see acquire.lua
+  end
+  answer[#answer + 1] = tokens[at]
+end
+return answer
