@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, suppress
 from typing import TYPE_CHECKING, Generic, NoReturn, Self, TypeVar, overload
 
+from fencing.errors import LeaseLostError, LockServiceError
 from fencing.lease import AsyncLease, BaseLease, Lease
 
 if TYPE_CHECKING:
@@ -92,8 +93,6 @@ class LeaseGroup(BaseLeaseGroup[Lease]):
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            # Those whose blocks could not be entered are not left held.
-            stack.callback(self.release)
             for lease in self._leases:
                 stack.enter_context(lease)
             self._blocks = stack.pop_all()
@@ -123,11 +122,17 @@ class AsyncLeaseGroup(BaseLeaseGroup[AsyncLease]):
                 stack.push_async_callback(lease.release)
 
     async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as stack:
-            stack.push_async_callback(self.release)
+        try:
+            async with AsyncExitStack() as stack:
+                for lease in self._leases:
+                    await stack.enter_async_context(lease)
+                self._blocks = stack.pop_all()
+        except LeaseLostError:
+            # Lost before its block; those whose blocks have not begun are not left held.
             for lease in self._leases:
-                await stack.enter_async_context(lease)
-            self._blocks = stack.pop_all()
+                with suppress(LeaseLostError, LockServiceError):
+                    await lease.release()
+            raise
         return self
 
     async def __aexit__(

@@ -164,7 +164,7 @@ def _take_all(
     """Lock all that are wanted, waiting as long as may be; what is held already stays held."""
     while True:
         missing = [_at_once(request) for name, request in wanted.items() if name not in held]
-        blocked = yield from _try_all(missing, held)
+        blocked = (yield from _try_all(missing, held)) if missing else None
         if blocked is None:
             return
         name = blocked.resource

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["acquire_all", "give_up"]
 
+_NAMED = 3
+"""How many resources a message names."""
+
 
 def acquire_all(
     requests: Sequence[AcquireRequest],
@@ -54,7 +57,8 @@ def acquire_all(
     ends = deadline if first.patience > 0 else started_at + NO_WAIT_SECONDS
     call = Call(first.resource, started_at, ends=ends)
     call.to = tuple(names)
-    call.about = f", resources {', '.join(map(repr, names))}"
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    call.about = f", resources {', '.join(map(repr, names[:_NAMED]))}{more}"
     common = holders[0], milliseconds(first.ttl), label_of(first), durability.keep
     each = [
         fact

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,6 +12,7 @@ from fencing.service import Acquisition
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from fencing.group import LeaseGroup
     from fencing.lease import Lease
     from fencing.service import LockService
     from fencing.state import LockState
@@ -61,6 +63,36 @@ class ThreadedLease:
         await in_thread(self.lease.__exit__, *raised)
 
 
+class ThreadedGroup(Sequence[ThreadedLease]):
+    """A group of sync leases, likewise."""
+
+    def __init__(self, group: LeaseGroup) -> None:
+        self.group = group
+        self.leases = [ThreadedLease(lease) for lease in group]
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.leases[index]
+
+    def __len__(self) -> int:
+        return len(self.leases)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.group, name)
+
+    async def renew(self, ttl: float | None = None) -> None:
+        await in_thread(self.group.renew, ttl)
+
+    async def release(self) -> None:
+        await in_thread(self.group.release)
+
+    async def __aenter__(self) -> Self:
+        await in_thread(self.group.__enter__)
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await in_thread(self.group.__exit__, *raised)
+
+
 class ThreadedLocks:
     """A sync lock service whose calls run in a thread."""
 
@@ -70,6 +102,12 @@ class ThreadedLocks:
     def acquire(self, *args: Any, **kwargs: Any) -> Acquisition:
         async def begin() -> Any:
             return ThreadedLease(await in_thread(self.locks.acquire, *args, **kwargs))
+
+        return Acquisition(begin)
+
+    def acquire_all(self, *args: Any, **kwargs: Any) -> Acquisition[Any]:
+        async def begin() -> Any:
+            return ThreadedGroup(await in_thread(self.locks.acquire_all, *args, **kwargs))
 
         return Acquisition(begin)
 

@@ -352,6 +352,113 @@ class LockServiceContract:
             await locks.raise_token(lease, floor=500)
         assert backdoor.asked() == asked
 
+    # Several resources
+
+    async def test_all_are_granted_in_the_order_asked_for(self, locks: Any) -> None:
+        names = ["c", "a", "b{}", "é"]
+        group = await locks.acquire_all(names, ttl=20, owner="me")
+        assert [lease.resource for lease in group] == names
+        assert len({lease.holder for lease in group}) == 4
+        assert all(lease.token >= 1 and lease.owner == "me" for lease in group)
+        assert 10 < group.remaining < 20
+        assert not group.lost
+        for name in names:
+            assert await locks.try_acquire(name) is None
+        await group.release()
+        assert all(lease.released for lease in group)
+        for name in names:
+            assert not await locks.locked(name)
+
+    async def test_a_block_releases_all_of_them(self, locks: Any) -> None:
+        async with locks.acquire_all(["a", "b"], ttl=10) as group:
+            assert [await lease.owned() for lease in group] == [True, True]
+        assert [await locks.locked(name) for name in "ab"] == [False, False]
+        with pytest.raises(ZeroDivisionError):
+            async with locks.acquire_all(["a", "b"], ttl=10):
+                raise ZeroDivisionError
+        assert [await locks.locked(name) for name in "ab"] == [False, False]
+
+    async def test_tokens_of_a_group_increase_too(self, locks: Any) -> None:
+        async with locks.acquire("a", ttl=10, floor=500) as single:
+            pass
+        async with locks.acquire_all(["b", "a"], ttl=10) as group:
+            assert group[1].token > single.token
+        async with locks.acquire_all(["a", "b"], ttl=10) as later:
+            assert later[0].token > group[1].token
+            assert later[1].token > group[0].token
+
+    @pytest.mark.parametrize("held", ["a", "b", "c"])
+    async def test_one_that_is_held_leaves_the_others_free(self, locks: Any, held: str) -> None:
+        async with locks.acquire(held, ttl=60):
+            for patience in ({"blocking": False}, {"blocking_timeout": 0.2}):
+                with pytest.raises(LockNotAcquiredError) as caught:
+                    await locks.acquire_all(["c", "a", "b"], ttl=10, **patience)
+                assert caught.value.resource == held
+                assert caught.value.waited >= 0
+            assert [await locks.locked(name) for name in "abc"] == [name == held for name in "abc"]
+
+    async def test_who_waits_for_one_holds_nothing_that_comes_after_it(self, locks: Any) -> None:
+        lease = await locks.acquire("b", ttl=60)
+        waiter = asyncio.ensure_future(locks.acquire_all(["c", "b", "a"], ttl=60)._begin())
+        await asyncio.sleep(0.2)
+        assert not waiter.done()
+        for name in "ac":
+            await (await locks.acquire(name, ttl=60, blocking_timeout=10)).release()
+        await lease.release()
+        group = await waiter
+        assert [lease.resource for lease in group] == ["c", "b", "a"]
+        await group.release()
+
+    async def test_one_deadline_for_all(self, locks: Any) -> None:
+        held = await locks.acquire_all(["a", "b"], ttl=60)
+        waiter = asyncio.ensure_future(
+            locks.acquire_all(["a", "b"], ttl=60, blocking_timeout=1)._begin()
+        )
+        await held[0].release()
+        with pytest.raises(LockNotAcquiredError) as caught:
+            await waiter
+        assert caught.value.resource == "b"
+        assert 0.9 < caught.value.waited < 30
+        assert not await locks.locked("a")
+        await held.release()
+
+    async def test_opposite_orders_do_not_wait_for_each_other(self, locks: Any) -> None:
+        async def work(names: list[str]) -> None:
+            for _ in range(5):
+                async with locks.acquire_all(names, ttl=60, blocking_timeout=60):
+                    await asyncio.sleep(0)
+
+        await asyncio.gather(*[work(names) for names in (["a", "b"], ["b", "a"]) * 3])
+
+    async def test_a_group_renews_all(self, locks: Any) -> None:
+        async with locks.acquire_all(["a", "b"], ttl=1) as group:
+            await group.renew(30)
+            assert group.remaining > 20
+            assert [lease.ttl for lease in group] == [30, 30]
+
+    async def test_the_loss_of_one_is_the_group_s_and_the_others_are_released(
+        self, locks: Any
+    ) -> None:
+        with pytest.raises(LeaseLostError) as caught:  # noqa: PT012 - the block is the point
+            async with locks.acquire_all(["a", "b", "c"], ttl=60) as group:
+                assert await locks.force_release("b")
+                thief = await locks.acquire("b", ttl=60, blocking=False)
+                assert not await group[1].owned()
+                assert group.lost
+                assert group.remaining == 0
+        assert caught.value.resource == "b"
+        assert [await locks.locked(name) for name in "abc"] == [False, True, False]
+        await thief.release()
+
+    async def test_the_exception_of_the_block_wins_over_lost_leases(self, locks: Any) -> None:
+        with pytest.raises(ZeroDivisionError) as caught:  # noqa: PT012 - the block is the point
+            async with locks.acquire_all(["a", "b"], ttl=60):
+                for name in "ab":
+                    await locks.force_release(name)
+                    await locks.acquire(name, ttl=60, blocking=False)
+                raise ZeroDivisionError
+        assert len(caught.value.__notes__) == 2
+
     # Looking on, and taking away
 
     async def test_a_state_tells_who_holds_a_resource(self, locks: Any) -> None:
@@ -440,6 +547,7 @@ class BadInputContract:
             error,
             lambda: locks.acquire(resource),
             lambda: locks.try_acquire(resource),
+            lambda: locks.acquire_all(["a", resource]),
             lambda: locks.inspect(resource),
             lambda: locks.locked(resource),
             lambda: locks.force_release(resource),
@@ -461,6 +569,24 @@ class BadInputContract:
         self, locks: Any, backdoor: Any, arguments: dict[str, Any], error: type
     ) -> None:
         await self.refuses(backdoor, error, lambda: locks.acquire("r", **arguments))
+        if "floor" not in arguments:
+            await self.refuses(backdoor, error, lambda: locks.acquire_all(["r"], **arguments))
+
+    @pytest.mark.parametrize(
+        ("resources", "error"),
+        [
+            pytest.param([], ValueError, id="none"),
+            pytest.param(["a", "b", "a"], ValueError, id="twice"),
+            pytest.param([f"r{number}" for number in range(1001)], ValueError, id="too many"),
+            pytest.param("account:42", TypeError, id="one str"),
+            pytest.param(b"account:42", TypeError, id="bytes"),
+            pytest.param(None, TypeError, id="None"),
+        ],
+    )
+    async def test_a_bad_list_of_resources(
+        self, locks: Any, backdoor: Any, resources: Any, error: type
+    ) -> None:
+        await self.refuses(backdoor, error, lambda: locks.acquire_all(resources))
 
     @pytest.mark.parametrize(
         ("floor", "error"),

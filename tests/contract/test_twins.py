@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from fencing.group import AsyncLeaseGroup, LeaseGroup
 from fencing.guard import AsyncGuard, Guard
 from fencing.lease import AsyncLease, Lease
 from fencing.locks import AsyncRedisLockService, RedisLockService
@@ -16,10 +17,13 @@ from fencing.service import AsyncLockService, LockService
 TWINS = [
     (RedisLockService, AsyncRedisLockService),
     (Lease, AsyncLease),
+    (LeaseGroup, AsyncLeaseGroup),
     (LockService, AsyncLockService),
 ]
 RENAMED = {"aclose": "close", "__aenter__": "__enter__", "__aexit__": "__exit__"}
-CANCEL = "cancel_on_loss: 'bool' = False, "
+CANCEL = ", cancel_on_loss: 'bool' = False"
+# The asynchronous ones return what is awaited for it.
+ACQUIRING = {"acquire", "acquire_all"}
 MAGIC = {"__init__", "__enter__", "__exit__"}
 
 
@@ -46,7 +50,7 @@ def test_guards_have_equal_parameters(sync: type, asynchronous: type) -> None:
 
 def test_both_kinds_of_guard_acquire_with_equal_parameters() -> None:
     one, other = without_returns(interface(Guard)), without_returns(interface(PsycopgGuard))
-    for name in ("acquire", "try_acquire", "admit", "close"):
+    for name in ("acquire", "acquire_all", "try_acquire", "admit", "close"):
         assert one[name] == other[name]
 
 
@@ -64,8 +68,8 @@ def test_twins_have_equal_signatures(sync: type, asynchronous: type) -> None:
                 "AnyClient", "Client"
             )
     assert without_returns(mine) == without_returns(theirs)
-    returns = {n: t.partition(" -> ")[2] for n, t in mine.items() if n != "acquire"}
-    assert returns == {n: t.partition(" -> ")[2] for n, t in theirs.items() if n != "acquire"}
+    returns = {n: t.partition(" -> ")[2] for n, t in mine.items() if n not in ACQUIRING}
+    assert returns == {n: t.partition(" -> ")[2] for n, t in theirs.items() if n not in ACQUIRING}
 
 
 @pytest.mark.parametrize(
