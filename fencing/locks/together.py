@@ -55,7 +55,7 @@ def acquire_all(
     names = [request.resource for request in requests]
     deadline = started_at + first.patience
     ends = deadline if first.patience > 0 else started_at + NO_WAIT_SECONDS
-    call = Call(first.resource, started_at, ends=ends)
+    call = Call(first.resource, started_at, ends=ends, durability=durability)
     call.to = tuple(names)
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     call.about = f", resources {', '.join(map(repr, names[:_NAMED]))}{more}"
@@ -86,6 +86,7 @@ def acquire_all(
                 _call_on(request, call).token_in([token])
                 for request, token in zip(requests, facts, strict=True)
             ]
+            call.require_acknowledged(reply, "the locks, so they were given back")
             if call.at < trust_ends(reply.asked_at, first.ttl):
                 return [Grant(token, reply.asked_at) for token in tokens]
             too_late += 1

@@ -143,6 +143,20 @@ async def test_with_too_few_the_lock_is_given_back_and_the_error_counts_them(
         await (await locks.acquire("r", ttl=PATIENCE)).release()
 
 
+async def test_with_too_few_several_locks_are_given_back_as_well(
+    kind: str, replicated: Replicated
+) -> None:
+    replicated.stop(1)
+    client = client_of(kind, replicated.primary.port)
+    async with service(kind, client, replicas=2, replica_timeout=0.1) as locks:
+        with pytest.raises(LockServiceError, match="1 of 2 replicas have acknowledged the locks"):
+            await locks.acquire_all(["q", "r"], ttl=PATIENCE)
+        assert not [await locks.locked(name) for name in "qr"].count(True)
+        replicated.go_on()
+        async with locks.acquire_all(["q", "r"], ttl=PATIENCE):
+            assert replicated.admin.exists(LOCK) == 1
+
+
 async def test_a_renewal_that_too_few_acknowledged_does_not_lengthen_trust(
     kind: str, replicated: Replicated
 ) -> None:

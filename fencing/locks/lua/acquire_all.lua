@@ -56,8 +56,11 @@ for first = 1, #KEYS, 3 do
     keep_counter(counter, keep, kept)
     redis.call('SET', lock, token .. ':' .. holder .. ':' .. owner, 'PX', ttl)
     tokens[at] = token
-  elseif left[at] < tonumber(ttl) then
-    redis.call('PEXPIRE', lock, ttl) -- never shorter: see acquire.lua
+  else
+    if left[at] <= tonumber(ttl) then -- as in acquire.lua
+      redis.call('PEXPIRE', lock, ttl)
+    end
+    keep_counter(counter, keep, redis.call('PTTL', counter))
   end
   answer[#answer + 1] = tokens[at]
 end
