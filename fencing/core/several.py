@@ -116,8 +116,8 @@ def acquire_several(
     """
     began = clock()
     deadline = began + requests[0].patience
-    # The order that everybody has in common; that of the names' bytes, which no locale changes.
-    wanted = {r.resource: r for r in sorted(requests, key=lambda r: r.resource.encode())}
+    # The order that everybody has in common: as Python sorts, which is that of the bytes in UTF-8.
+    wanted = {r.resource: r for r in sorted(requests, key=lambda r: r.resource)}
     held: Leases = {}
     try:
         for _ in range(MAX_LOCKS):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import queue
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ from tests.support.scripted import AsyncScriptedLocks, ScriptedLocks
 if TYPE_CHECKING:
     import redis
 
+    from fencing import Lease
     from tests.support.bank import Bank
     from tests.support.child import Parent
 
@@ -114,6 +116,23 @@ class TestGuard:
         ):
             guard.acquire(names_of(two)[0])
 
+    def test_a_transaction_left_open_here_is_refused_before_anything_is_locked(
+        self, guard: Guard, engine: Engine, locks: ScriptedLocks, two: tuple[int, int]
+    ) -> None:
+        with Session(engine) as session:
+            with guard.acquire(names_of(two)[1]):
+                session.execute(text("SELECT 1"))
+            asked = len(locks.calls)
+            with pytest.raises(LockNotAcquiredError, match="still open") as refusal:
+                guard.acquire_all(names_of(two))
+            assert refusal.value.resource == names_of(two)[1]
+            assert len(locks.calls) == asked
+
+    def test_the_loss_of_one_is_told(self, guard: Guard, two: tuple[int, int]) -> None:
+        told: queue.Queue[Lease] = queue.Queue()
+        with guard.acquire_all(names_of(two), ttl=0.3, on_lost=told.put) as group:
+            assert {told.get(timeout=20).resource for _ in group} == set(names_of(two))
+
     def test_a_transaction_left_open_is_told(
         self,
         guard: Guard,
@@ -129,9 +148,8 @@ class TestGuard:
     def test_its_options_reach_each_lease(
         self, guard: Guard, locks: ScriptedLocks, two: tuple[int, int]
     ) -> None:
-        lost: list[object] = []
         with guard.acquire_all(
-            names_of(two), ttl=7, owner="me", keepalive=True, max_lifetime=60, on_lost=lost.append
+            names_of(two), ttl=7, owner="me", keepalive=True, max_lifetime=60
         ) as group:
             assert [(lease.ttl, lease.owner) for lease in group] == [(7, "me")] * 2
         wishes = {"keepalive": True, "max_lifetime": 60}

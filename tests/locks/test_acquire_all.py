@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import pytest
 import redis
 import redis.asyncio
 
-from fencing.errors import LockNotAcquiredError, LockServiceError
+from fencing.errors import LeaseLostError, LockNotAcquiredError, LockServiceError
 from fencing.locks import AsyncRedisLockService, RedisLockService
 from fencing.locks.scripts import keys_of
 from tests.support.cluster import ValkeyCluster
@@ -52,7 +53,7 @@ class TestOneScript:
     ) -> None:
         redis_client.set(keys_of(redis_namespace, "b")[0], "somebody")
         with pytest.raises(LockServiceError, match="delete it") as caught:
-            await locks.acquire_all(["a", "b"], ttl=10)
+            await locks.acquire_all(["a", "b"], ttl=10, blocking=False)
         assert caught.value.resource == "b"
         assert lock_value("a") is None
 
@@ -176,6 +177,40 @@ class TestFaults:
             await group.release()
         assert [lock_value(name) for name in "ac"] == [None, None]
         assert all(lease.released for lease in group)
+
+
+class TestOptions:
+    @pytest.mark.parametrize("waits", [False, True], ids=["at once", "after waiting"])
+    async def test_keepalive_renews_each(self, locks: Any, *, waits: bool) -> None:
+        if waits:
+            await locks.acquire("a", ttl=0.2)
+        async with locks.acquire_all(["a", "b"], ttl=2, keepalive=True) as group:
+            assert await group[0].wait_lost(3) is False
+            assert [await lease.owned() for lease in group] == [True, True]
+
+    async def test_max_lifetime_ends_each(self, locks: Any) -> None:
+        group = await locks.acquire_all(["a", "b"], ttl=0.3, keepalive=True, max_lifetime=0.5)
+        assert [await lease.wait_lost(20) for lease in group] == [True, True]
+
+    async def test_on_lost_is_called_once_for_each(self, locks: Any) -> None:
+        told: queue.Queue[Any] = queue.Queue()
+        group = await locks.acquire_all(["a", "b"], ttl=0.3, on_lost=told.put)
+        get = asyncio.get_running_loop().run_in_executor
+        lost = [await get(None, lambda: told.get(timeout=20)) for _ in group]
+        assert sorted(lease.resource for lease in lost) == ["a", "b"]
+        assert told.empty()
+
+    async def test_cancel_on_loss_cancels_the_block_and_is_the_loss(
+        self, proxy: TcpProxy, redis_namespace: str, lock_value: LookUp
+    ) -> None:
+        async with AsyncRedisLockService.from_url(proxy.url, namespace=redis_namespace) as locks:
+            with pytest.raises(LeaseLostError):
+                async with locks.acquire_all(["a", "b"], ttl=0.3, cancel_on_loss=True):
+                    await asyncio.sleep(20)
+            task = asyncio.current_task()
+            assert task is not None
+            assert task.cancelling() == 0
+        assert [lock_value(name) for name in "ab"] == [None, None]
 
 
 class TestCancellation:
