@@ -26,14 +26,20 @@ if TYPE_CHECKING:
 LookUp = Any  # the fixture `lock_value`: from a resource to what Redis has under its lock
 
 
+@pytest.fixture
+async def locks(locks: Any, proxy: TcpProxy) -> Any:
+    """The fixture of this folder, whose Redis knows the script for several locks."""
+    await (await locks.acquire_all(["warm", "up"])).release()
+    proxy.reset_counts()
+    return locks
+
+
 async def until(event: Any) -> None:
     assert await asyncio.get_running_loop().run_in_executor(None, event.wait, 20)
 
 
 class TestOneScript:
     async def test_one_round_trip(self, locks: Any, proxy: TcpProxy) -> None:
-        await (await locks.acquire_all(["a", "b"], ttl=10)).release()  # the script is known now
-        proxy.reset_counts()
         group = await locks.acquire_all([f"r{number}" for number in range(50)], ttl=10)
         assert proxy.commands() == 1
         await group.release()
@@ -119,13 +125,13 @@ class TestFaults:
         redis_client: redis.Redis,
         redis_namespace: str,
     ) -> None:
-        proxy.swallow_reply(containing=b"EVALSHA")
+        proxy.hold()
         asking = asyncio.ensure_future(locks.acquire_all(["a", "b"], blocking=False)._begin())
-        await until(proxy.swallowed)
-        proxy.refuse()
+        await until(proxy.held)
         assert lock_value("a") is not None
         redis_client.set(keys_of(redis_namespace, "b")[0], "7:abcd:the thief", px=60_000)
-        proxy.accept()
+        proxy.cut()  # it asks once more, on a new connection
+        proxy.release()
         with pytest.raises(LockNotAcquiredError, match="the thief"):
             await asking
         assert lock_value("a") is None
