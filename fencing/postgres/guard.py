@@ -28,8 +28,10 @@ from fencing.postgres.admission import (
 )
 from fencing.postgres.connections import AsyncConnections, Connections, check_source
 from fencing.postgres.entry import open_blocks
+from fencing.postgres.verifying import verify
 from fencing.request import AcquireRequest, AsyncAcquireRequest, check_evict_after
 from fencing.service import Acquisition, check_service, note_guarded
+from fencing.verification import together
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from fencing.postgres.connections import AsyncSource, Source
     from fencing.postgres.entry import Entry
     from fencing.service import AsyncLockService, LockService
+    from fencing.verification import Verification
 
 __all__ = ["AsyncPsycopgGuard", "PsycopgGuard"]
 
@@ -48,6 +51,9 @@ LeaseT = TypeVar("LeaseT", bound=BaseLease)
 
 _GRACE = 1.0
 """How long one that does not wait waits for a connection, in seconds: others use it briefly."""
+
+_VERIFY_SECONDS = 10.0
+"""How long a verification waits for a connection, in seconds."""
 
 
 class Scope:
@@ -131,6 +137,14 @@ class Database(BaseDatabase):
             lambda connection: read_mark(connection, resource), resource, now() + _GRACE
         )
 
+    def verify(self, metadata: object) -> Verification:
+        """Verify its guards, on one connection more than admissions may have."""
+        try:
+            with self.connections.connection(now() + _VERIFY_SECONDS, fresh=True) as connection:
+                return verify(connection, metadata)
+        except NoSlotError as error:
+            raise (error.__cause__ or error) from None  # as the pool or the driver says it
+
     def _do(self, act: Callable[[psycopg.Connection[Any]], T], resource: str, patience: float) -> T:
         try:
             with self.connections.slots.slot(patience):
@@ -175,6 +189,15 @@ class AsyncDatabase(BaseDatabase):
         return await self._do(
             lambda connection: read_mark_async(connection, resource), resource, now() + _GRACE
         )
+
+    async def averify(self, metadata: object) -> Verification:
+        """See :meth:`Database.verify`."""
+        connections = self.connections
+        try:
+            async with connections.connection(now() + _VERIFY_SECONDS, fresh=True) as connection:
+                return await verify(connection, metadata)
+        except NoSlotError as error:
+            raise (error.__cause__ or error) from None
 
     async def _do(
         self,
@@ -349,6 +372,25 @@ class PsycopgGuard(AcquiresAll):
             hand_out_nothing,
         )
 
+    def verify(self, metadata: object = None) -> list[Verification]:
+        """Verify the guards of every database, as ``fencing verify`` does.
+
+        Reads catalogs only, on a connection apart; what an application's role may see is enough.
+
+        Args:
+            metadata: A ``MetaData`` of SQLAlchemy's, or a class that has one: what ``fenced_by``
+                declares in it is compared with what is there. A declared table has to be in one
+                of several databases.
+
+        Returns:
+            For each database its guarded tables and what was found.
+
+        Raises:
+            TypeError: The metadata are neither.
+            psycopg.Error: A database could not be asked.
+        """
+        return together([database.verify(metadata) for database in self.databases])
+
     def close(self) -> None:
         """Close the idle connections of admissions and lock service; the guard stays usable."""
         for database in self.databases:
@@ -480,6 +522,10 @@ class AsyncPsycopgGuard(AsyncAcquiresAll):
             self.locks,
             hand_out_nothing,
         )
+
+    async def verify(self, metadata: object = None) -> list[Verification]:
+        """See :meth:`PsycopgGuard.verify`."""
+        return together([await database.averify(metadata) for database in self.databases])
 
     async def aclose(self) -> None:
         """See :meth:`PsycopgGuard.close`."""

@@ -35,6 +35,25 @@ async def test_a_lease_is_handed_out_when_the_database_has_admitted_it(
     assert lease.released
 
 
+async def test_several_leases_are_presented_together(side, guard, bank: Bank, connection) -> None:
+    accounts = [bank.new_account(), bank.new_account()]
+    names = [f"account:{account}" for account in accounts]
+    async with (
+        side.block(guard.acquire_all(names, ttl=10)) as group,
+        side.block(postgres.transaction(connection, *group)),
+    ):
+        for account in accounts:
+            await side.execute(connection, DEBIT, [account])
+    assert [bank.balance(account) for account in accounts] == [90, 90]
+    assert all(lease.admitted and lease.released for lease in group)
+    async with side.block(guard.acquire_all(names, ttl=10)) as group:
+        bank.admit(names[1], group[1].token + 1)
+        with pytest.raises(StaleFenceError):
+            async with side.block(postgres.transaction(connection, *group)):
+                await side.execute(connection, DEBIT, [accounts[0]])
+    assert [bank.balance(account) for account in accounts] == [90, 90]
+
+
 async def test_a_lost_counter_is_healed(side, guard, locks, bank: Bank, resource) -> None:
     bank.admit(resource, 70)
     lease = await side.do(guard.acquire(resource))
