@@ -1,0 +1,106 @@
+"""The Redis lock services keep the contract when things go wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fencing.locks import AsyncRedisLockService, RedisLockService
+from tests.contract.facade import ThreadedLocks
+from tests.contract.faults import FaultContract
+from tests.support.proxy import TcpProxy
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import AsyncIterator, Iterator
+
+
+class RedisFaults:
+    """See ``tests.contract.faults.Faults``; by a proxy in between."""
+
+    # Every request of a service runs a script, by its name.
+    REQUEST = b"EVALSHA"
+
+    def __init__(self, proxy: TcpProxy) -> None:
+        self.proxy = proxy
+        self.happened: threading.Event = proxy.swallowed
+
+    def lose_reply(self) -> None:
+        self.happened = self.proxy.swallowed
+        self.proxy.swallow_reply(containing=self.REQUEST)
+
+    def withhold_request(self) -> None:
+        self.happened = self.proxy.withheld
+        self.proxy.withhold_request(containing=self.REQUEST)
+
+    def deliver_withheld(self) -> None:
+        self.proxy.pass_withheld_on()
+
+    def drop_withheld(self) -> None:
+        if self.proxy.withheld.is_set():
+            self.proxy.drop_withheld()
+
+    def hold_replies(self) -> None:
+        self.happened = self.proxy.held
+        self.proxy.hold()
+
+    def deliver_replies(self) -> None:
+        self.proxy.release()
+
+    def delay_replies(self, seconds: float) -> None:
+        self.proxy.delay(seconds)
+
+    def cut(self) -> None:
+        self.proxy.cut()
+
+    def refuse(self) -> None:
+        self.proxy.refuse()
+
+    def accept(self) -> None:
+        self.proxy.accept()
+
+
+# What ends a call is the service: its client waits for answers without limit.
+PATIENT = {"socket_timeout": None, "socket_connect_timeout": None}
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+class TestFaults(FaultContract):
+    @pytest.fixture
+    def proxy(self, redis_url: str) -> Iterator[TcpProxy]:
+        with TcpProxy.to(redis_url) as proxy:
+            yield proxy
+
+    @pytest.fixture
+    def faults(self, proxy: TcpProxy) -> RedisFaults:
+        return RedisFaults(proxy)
+
+    @pytest.fixture
+    async def others(self, redis_url: str, redis_namespace: str) -> AsyncIterator[Any]:
+        async with AsyncRedisLockService.from_url(redis_url, namespace=redis_namespace) as others:
+            yield others
+
+    @pytest.fixture
+    async def locks(
+        self, kind: str, proxy: TcpProxy, redis_namespace: str, others: Any
+    ) -> AsyncIterator[Any]:
+        """It is connected, and Redis knows the scripts."""
+        lease = await others.acquire("warm up", ttl=60)
+        await lease.renew()
+        await others.raise_token(lease, floor=1)
+        await others.force_release("warm up")
+        await (await others.acquire_all(["warm", "up"])).release()
+        if kind == "sync":
+            with RedisLockService.from_url(
+                proxy.url, namespace=redis_namespace, **PATIENT
+            ) as service:
+                locks: Any = ThreadedLocks(service)
+                await locks.inspect("warm up")
+                yield locks
+        else:
+            async with AsyncRedisLockService.from_url(
+                proxy.url, namespace=redis_namespace, **PATIENT
+            ) as locks:
+                await locks.inspect("warm up")
+                yield locks
