@@ -13,13 +13,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fencing.errors import LockServiceError
 from fencing.locks.durability import PLAIN
 from fencing.locks.scripts import RELEASE
+from fencing.locks.waiting import LISTEN_SECONDS
 from fencing.request import MAX_TOKEN
 
 if TYPE_CHECKING:
     from fencing.locks.durability import Durability
     from fencing.locks.scripts import Script
 
-__all__ = ["NO_SUCH_NODE", "Ask", "Call", "Pause", "Reply", "Step", "Steps", "Trouble"]
+__all__ = [
+    "NO_SUCH_NODE", "Ask", "Call", "Enter", "Listen", "Pause", "Reply", "Signal", "Step", "Steps",
+    "Trouble", "Wait", "Waiting",
+]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -79,6 +83,54 @@ class Pause:
     see_through: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Enter:
+    """Begin to wait, if need be in line; send back a `Signal` when it is this waiter's turn.
+
+    Attributes:
+        holder: The nonce of the acquisition.
+        in_line: Whether to stand in line behind others of this process.
+        seconds: Longest time in line, in seconds.
+    """
+
+    holder: str
+    in_line: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Listen for a lock that is handed over; send back a `Signal`, whether or not it worked.
+
+    Attributes:
+        seconds: Longest time it may take, in seconds.
+    """
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait to be told something, for so many seconds; send back a `Signal`."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """What came of waiting.
+
+    Attributes:
+        at: The time (:func:`fencing.clock.now`, seconds).
+        nonce: Of the channel that this process listens to; empty if it does not.
+        token: The token with which the lock was handed over; 0 if it was not.
+    """
+
+    at: float
+    nonce: str = ""
+    token: int = 0
+
+
 @dataclass(slots=True)  # not frozen, which makes it dear to create
 class Reply:
     """What Redis answered.
@@ -112,9 +164,11 @@ class Trouble(Exception):  # noqa: N818 - what happened, not yet an error of our
         self.at = at
 
 
-Step = Ask | Pause
+Waiting = Enter | Listen | Wait
+Step = Ask | Pause | Waiting
 Steps = Generator[Step, Any, T]
-"""What a call does: yields steps, is sent a `Reply` for an `Ask` and the time for a `Pause`."""
+"""What a call does: yields steps, and is sent a `Reply` for an `Ask`, the time for a `Pause`, and a
+`Signal` for the others."""
 
 
 class Call:
@@ -199,11 +253,34 @@ class Call:
         """Wait for so many seconds."""
         self.at = yield Pause(max(0.0, seconds))
 
-    def clean_up(self, holder: str) -> Steps[None]:
-        """Release what we may have acquired without knowing it; the lock's ttl is the backstop."""
+    def enter(self, holder: str, *, in_line: bool, until: float) -> Steps[str]:
+        """Begin to wait; return with what to register, if anything, when it is one's turn."""
+        signal: Signal = yield Enter(holder, in_line, max(0.0, until - self.at))
+        self.at = signal.at
+        return signal.nonce
+
+    def listen(self, *, until: float) -> Steps[str]:
+        """Listen for a hand-over; return what to register with, empty if it is not possible."""
+        signal: Signal = yield Listen(max(0.0, min(LISTEN_SECONDS, until - self.at)))
+        self.at = signal.at
+        return signal.nonce
+
+    def wait(self, seconds: float) -> Steps[int]:
+        """Wait to be told something; return the token with which the lock was handed over, or 0."""
+        signal: Signal = yield Wait(seconds)
+        self.at = signal.at
+        return signal.token
+
+    def clean_up(self, holder: str, *record: str) -> Steps[None]:
+        """Release what we may have acquired without knowing it; the lock's ttl is the backstop.
+
+        Args:
+            holder: The nonce of the acquisition.
+            *record: Its record in the queue, if it may be there.
+        """
         within = max(GRACE_SECONDS, min(CLEAN_UP_SECONDS, self.ends - self.at))
         try:
-            reply: Reply = yield Ask(RELEASE, (holder,), within, see_through=True)
+            reply: Reply = yield Ask(RELEASE, (holder, *record), within, see_through=True)
         except Trouble as trouble:
             self.at = trouble.at
         else:

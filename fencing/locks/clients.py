@@ -18,6 +18,7 @@ pool of their own that opens one when it is needed and never more than ``max_con
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -27,6 +28,7 @@ import redis.asyncio.sentinel
 import redis.cluster
 import redis.sentinel
 
+from fencing.clock import now
 from fencing.locks.clustered import AsyncClustered, Clustered
 from fencing.locks.direct import AsyncDirect, Direct
 
@@ -127,6 +129,14 @@ class Sibling:
         """
         return self._way.run_many(requests, end, wait)
 
+    def node_of(self, key: bytes) -> str:
+        """The node of a cluster that a key is on; otherwise empty."""
+        return self._way.node_of(key)
+
+    def connection_to(self, node: str, end: float) -> Any:
+        """A connection to a node of one's own, connected by ``end``; ``disconnect`` ends it."""
+        return self._way.connection_to(node, end)
+
     def close(self) -> None:
         """Close the connections; another call opens them again."""
         self._way.close()
@@ -168,6 +178,15 @@ class AsyncSibling:
     ) -> list[Any]:
         """See `Sibling.run_many`; on a cluster all at once, each on its own."""
         return await self._way.run_many(requests, end, wait)
+
+    def node_of(self, key: bytes) -> str:
+        """See `Sibling.node_of`."""
+        return self._way.node_of(key)
+
+    async def connection_to(self, node: str, end: float) -> Any:
+        """See `Sibling.connection_to`."""
+        async with asyncio.timeout(max(0.0, end - now())):
+            return await self._way.connection_to(node)
 
     async def aclose(self) -> None:
         """Close the connections; another call opens them again."""

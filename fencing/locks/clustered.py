@@ -25,7 +25,7 @@ from redis.exceptions import (
 
 from fencing.clock import now
 from fencing.locks.bounded import call_end
-from fencing.locks.connections import async_cluster_like, cluster_like
+from fencing.locks.connections import async_cluster_like, cluster_like, connected, made_by
 from fencing.locks.trouble import REDIS_ERRORS
 from fencing.locks.wire import wait_words
 
@@ -113,6 +113,17 @@ class Clustered:
             return self.run(*request, end)
         except REDIS_ERRORS as error:
             return error
+
+    def node_of(self, key: bytes) -> str:
+        """See `Sibling.node_of`."""
+        name: str = self._client().get_node_from_key(key).name
+        return name
+
+    def connection_to(self, node: str, end: float) -> Any:
+        """See `Sibling.connection_to`."""
+        client = self._client()
+        place = client.get_redis_connection(client.get_node(node_name=node))
+        return connected(made_by(place.connection_pool), end)
 
     def close(self) -> None:
         """See `Sibling.close`."""
@@ -221,6 +232,17 @@ class AsyncClustered:
             return await self.run(*request, end)
         except REDIS_ERRORS as error:
             return error
+
+    def node_of(self, key: bytes) -> str:
+        """See `AsyncSibling.node_of`."""
+        name: str = self._made.get_node_from_key(key).name
+        return name
+
+    async def connection_to(self, node: str) -> Any:
+        """See `AsyncSibling.connection_to`."""
+        connection = made_by(self._made.get_node(node_name=node))
+        await connection.connect()
+        return connection
 
     async def aclose(self) -> None:
         """See `AsyncSibling.aclose`."""

@@ -20,14 +20,16 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from fencing.locks.bounded import async_bounded, bounded
+from fencing.locks.bounded import async_bounded, bounded, call_end
 
 __all__ = [
     "async_client_like",
     "async_cluster_like",
     "client_like",
     "cluster_like",
+    "connected",
     "connection_of",
+    "made_by",
     "pools_of",
 ]
 
@@ -97,6 +99,21 @@ def connection_of(pool: Any) -> Any:
     if command is not None and command.default is command.empty:  # before version 5.3
         return pool.get_connection("EVALSHA")
     return pool.get_connection()
+
+
+def made_by(place: Any) -> Any:
+    """A connection like those of a pool, or of a cluster's node; of one's own, not connected."""
+    return place.connection_class(**place.connection_kwargs)
+
+
+def connected(connection: Any, end: float) -> Any:
+    """Connect a connection by the moment ``end``."""
+    connecting = call_end.set(end)
+    try:
+        connection.connect()
+    finally:
+        call_end.reset(connecting)
+    return connection
 
 
 def _pool(pool: Any) -> Any:

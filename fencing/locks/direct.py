@@ -11,7 +11,7 @@ import redis
 from redis.exceptions import NoScriptError, ReadOnlyError, ResponseError
 
 from fencing.clock import now
-from fencing.locks.connections import async_client_like, client_like, pools_of
+from fencing.locks.connections import async_client_like, client_like, connected, made_by, pools_of
 from fencing.locks.stack import AsyncConnectionStack, ConnectionStack
 from fencing.locks.trouble import REDIS_ERRORS
 from fencing.locks.wire import Pipeline, packed, packed_acknowledged
@@ -116,6 +116,14 @@ class Direct(_OnOneRedis):
             connection.disconnect()
         self._stack.give_back(connection)
 
+    def node_of(self, key: bytes) -> str:  # noqa: ARG002 - as on a cluster
+        """See `Sibling.node_of`."""
+        return ""
+
+    def connection_to(self, node: str, end: float) -> Any:  # noqa: ARG002 - as on a cluster
+        """See `Sibling.connection_to`."""
+        return connected(made_by(self._made.connection_pool), end)
+
     def close(self) -> None:
         """See `Sibling.close`."""
         for pool in pools_of(self._made):
@@ -199,6 +207,16 @@ class AsyncDirect(_OnOneRedis):
                 await connection.disconnect(nowait=True)
         finally:
             self._stack.give_back(connection)
+
+    def node_of(self, key: bytes) -> str:  # noqa: ARG002 - as on a cluster
+        """See `AsyncSibling.node_of`."""
+        return ""
+
+    async def connection_to(self, node: str) -> Any:  # noqa: ARG002 - as on a cluster
+        """See `AsyncSibling.connection_to`."""
+        connection = made_by(self._made.connection_pool)
+        await connection.connect()
+        return connection
 
     async def aclose(self) -> None:
         """See `AsyncSibling.aclose`."""

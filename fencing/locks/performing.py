@@ -11,16 +11,18 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fencing.clock import now
-from fencing.locks.asking import NO_SUCH_NODE, Pause, Reply
+from fencing.locks.asking import CLEAN_UP_SECONDS, NO_SUCH_NODE, Ask, Call, Pause, Reply, Waiting
 from fencing.locks.clients import AsyncSibling, Sibling
+from fencing.locks.listening import AsyncWaiters, Waiters
 from fencing.locks.scripts import keys_of, keys_of_all
 from fencing.locks.trouble import REDIS_ERRORS, trouble_of
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-    from fencing.locks.asking import Ask, Step, Steps, Trouble
+    from fencing.locks.asking import Signal, Steps, Trouble
     from fencing.locks.clients import AnyAsyncClient, AnyClient
+    from fencing.locks.listening import AsyncWaiter, Waiter
     from fencing.locks.wire import Wait
 
 __all__ = ["AsyncPerformer", "Performer", "see_through", "texts_in"]
@@ -43,6 +45,7 @@ class Performer:
         self._sibling = Sibling(client)
         self.spans = self._sibling.spans
         self._namespace = namespace
+        self._waiters = Waiters(self._sibling, namespace, self._give_back)
 
     def together(self, resources: Sequence[str]) -> list[list[str]]:
         """Group resources by what one script can work on: all on one Redis, one on a cluster."""
@@ -50,12 +53,18 @@ class Performer:
 
     def close(self) -> None:
         """Close the connections; another call opens them again."""
+        self._waiters.close()
         self._sibling.close()
 
     def perform(self, call: Steps[T], resource: str) -> T:
         """Perform the steps of a call on a resource; return or raise what it does."""
         keys = keys_of(self._namespace, resource)
-        sent: Reply | float | None = None
+        # Twice, because an interrupt may come before the first line of its end.
+        with self._waiters.waiter(resource, keys[0]) as waiter, waiter:
+            return self._go_through(call, keys, waiter)
+
+    def _go_through(self, call: Steps[T], keys: tuple[bytes, ...], waiter: Waiter) -> T:
+        sent: Reply | Signal | float | None = None
         failure: BaseException | None = None
         while True:
             try:
@@ -65,7 +74,10 @@ class Performer:
             finally:
                 sent = failure = None  # a traceback that holds itself would outlive the call
             try:
-                sent = self._perform(step, keys)
+                if isinstance(step, Waiting):
+                    sent = waiter.perform(step)
+                else:
+                    sent = self._perform(step, keys)
             except BaseException as error:  # noqa: BLE001 - the core decides about every one
                 failure = error
 
@@ -87,7 +99,11 @@ class Performer:
         came = self._sibling.run_many(requests, asked_at + within, wait)
         return _came(came, asked_at, waited=wait is not None)
 
-    def _perform(self, step: Step, keys: tuple[bytes, ...]) -> Reply | float:
+    def _give_back(self, resource: str, holder: str) -> None:
+        call = Call(resource, now(), ends=now() + CLEAN_UP_SECONDS)
+        self.perform(call.clean_up(holder), resource)
+
+    def _perform(self, step: Ask | Pause, keys: tuple[bytes, ...]) -> Reply | float:
         if isinstance(step, Pause):
             time.sleep(step.seconds)
             return now()
@@ -118,6 +134,7 @@ class AsyncPerformer:
         self._sibling = AsyncSibling(client)
         self.spans = self._sibling.spans
         self._namespace = namespace
+        self._waiters = AsyncWaiters(self._sibling, namespace, self._give_back)
 
     def together(self, resources: Sequence[str]) -> list[list[str]]:
         """See :meth:`Performer.together`."""
@@ -125,12 +142,18 @@ class AsyncPerformer:
 
     async def aclose(self) -> None:
         """See :meth:`Performer.close`."""
+        await self._waiters.aclose()
         await self._sibling.aclose()
 
     async def perform(self, call: Steps[T], resource: str) -> T:
         """See :meth:`Performer.perform`."""
         keys = keys_of(self._namespace, resource)
-        sent: Reply | float | None = None
+        # Twice, because an interrupt may come before the first line of its end.
+        with self._waiters.waiter(resource, keys[0]) as waiter, waiter:
+            return await self._go_through(call, keys, waiter)
+
+    async def _go_through(self, call: Steps[T], keys: tuple[bytes, ...], waiter: AsyncWaiter) -> T:
+        sent: Reply | Signal | float | None = None
         failure: BaseException | None = None
         while True:
             try:
@@ -140,8 +163,11 @@ class AsyncPerformer:
             finally:
                 sent = failure = None  # a traceback that holds itself would outlive the call
             try:
-                work = self._perform(step, keys)
-                sent = await (see_through(work) if step.see_through else work)
+                if isinstance(step, Waiting):
+                    sent = await waiter.perform(step)
+                else:
+                    work = self._perform(step, keys)
+                    sent = await (see_through(work) if step.see_through else work)
             except BaseException as error:  # noqa: BLE001 - the core decides about every one
                 failure = error
 
@@ -157,7 +183,11 @@ class AsyncPerformer:
         came = await self._sibling.run_many(requests, asked_at + within, wait)
         return _came(came, asked_at, waited=wait is not None)
 
-    async def _perform(self, step: Step, keys: tuple[bytes, ...]) -> Reply | float:
+    async def _give_back(self, resource: str, holder: str) -> None:
+        call = Call(resource, now(), ends=now() + CLEAN_UP_SECONDS)
+        await self.perform(call.clean_up(holder), resource)
+
+    async def _perform(self, step: Ask | Pause, keys: tuple[bytes, ...]) -> Reply | float:
         if isinstance(step, Pause):
             await asyncio.sleep(step.seconds)
             return now()

@@ -1,9 +1,9 @@
 """What to ask Redis, what its answers mean, and what to do when none comes.
 
 Everything here is a generator without I/O and without a clock. It yields the next step, *ask* or
-*pause*, and the shell in :mod:`fencing.locks.redis` performs it and sends back what came of it,
-together with the time. An exception in performing is thrown back in, so that it is here that
-clean-up is decided, once for sync and async.
+*wait* for instance, and the shell in :mod:`fencing.locks.performing` performs it and sends back
+what came of it, together with the time. An exception in performing is thrown back in, so that it is
+here that clean-up is decided, once for sync and async.
 
 The rules:
 
@@ -13,7 +13,8 @@ The rules:
   It is repeated under the same holder, which the script recognises; when we give up instead, the
   lock is released by holder, without knowing its token.
 * The *deadline* is absolute: nothing that happens on the way restarts it. A caller who waits for
-  a lock gets one last attempt at the deadline itself.
+  a lock gets one last attempt at the deadline itself. How he waits is told in
+  :mod:`fencing.locks.waiting`.
 * *Trouble* with Redis is not the lock being held: it is a LockServiceError, after at most
   ``ATTEMPTS`` attempts and ``TROUBLE_SECONDS`` without an answer, and by the deadline if there is
   one. A deadline that leaves no time for a round trip is stretched to ``GRACE_SECONDS`` for the
@@ -23,7 +24,6 @@ The rules:
 from __future__ import annotations
 
 import math
-import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,7 @@ from fencing.lease import trust_ends
 from fencing.locks.asking import Call, Trouble
 from fencing.locks.durability import PLAIN, Durability
 from fencing.locks.scripts import ACQUIRE, RAISE, RELEASE, RENEW
+from fencing.locks.waiting import pause, record_of
 
 if TYPE_CHECKING:
     from fencing.lease import BaseLease
@@ -57,9 +58,6 @@ RELEASE_SECONDS = 2.0
 
 TOO_LATE = 3
 """How often a lock may be granted too late before the ttl counts as too short."""
-
-POLL_SECONDS = 0.05
-"""Longest pause between two looks at a lock that is held, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,56 +102,99 @@ def acquire(
     Raises:
         LockServiceError: Redis is out of reach, or what it keeps cannot be a lock of ours.
     """
-    deadline = started_at + request.patience
-    call = Call(
-        request.resource,
-        started_at,
-        ends=deadline if request.patience > 0 else started_at + NO_WAIT_SECONDS,
-        durability=durability,
-    )
-    arguments = (
-        holder,
-        _milliseconds(request.ttl),
-        str(request.floor),
-        _label(request),
-        durability.keep,
-    )
-    too_late = 0
-    maybe_ours = False
+    acquiring = _Acquiring(request, holder, started_at, durability)
     try:
-        while True:
-            maybe_ours = True
-            reply, facts = yield from call.ask(ACQUIRE, *arguments)
-            maybe_ours = reply.answer[0] == "granted"
-            if maybe_ours:
-                token = call.token_in(facts)
-                call.require_acknowledged(reply, "the lock, so it was given back")
-                if call.at < trust_ends(reply.asked_at, request.ttl):
-                    return Grant(token, reply.asked_at)
-                too_late += 1
-                if too_late == TOO_LATE or call.at >= deadline:
-                    raise call.error(  # noqa: TRY301 - to be cleaned up after, too
-                        f"the lock was granted, but a ttl of {request.ttl} s had run out before "
-                        f"the answer came ({call.at - reply.asked_at:.3f} s): ask for a longer "
-                        "ttl, or look why Redis answers so slowly"
-                    )
-                yield from call.clean_up(holder)
-                continue
-            held = _held(call, reply, facts, waited=call.at - started_at)
-            if call.at >= deadline:
-                return held
-            yield from _wait_until_worth_asking(call, held, deadline)
+        return (yield from acquiring.go_on())
     except GeneratorExit:
         raise
     except BaseException:
-        if maybe_ours:
-            yield from call.clean_up(holder)
+        yield from acquiring.clean_up()
         raise
 
 
 def give_up(request: AcquireRequest, holder: str, *, started_at: float) -> Steps[None]:
     """Release what may have been acquired, whatever has become of the acquisition's own steps."""
     yield from Call(request.resource, started_at, ends=started_at).clean_up(holder)
+
+
+class _Acquiring:
+    """An acquisition on its way: what may be left of it in Redis, and what it knows."""
+
+    def __init__(
+        self, request: AcquireRequest, holder: str, started_at: float, durability: Durability
+    ) -> None:
+        self.request = request
+        self.holder = holder
+        self.started_at = started_at
+        self.deadline = started_at + request.patience
+        patience = request.patience or NO_WAIT_SECONDS
+        self.call = Call(
+            request.resource, started_at, ends=started_at + patience, durability=durability
+        )
+        self.wishes = _milliseconds(request.ttl), str(request.floor), _label(request)
+        self.nonce = ""
+        self.record: tuple[str, ...] = ()
+        self.maybe_ours = False
+        self.too_late = 0
+
+    def go_on(self) -> Steps[Grant | Held]:
+        call, in_line = self.call, not self.request.fair
+        if self.request.patience > 0:
+            self.nonce = yield from call.enter(self.holder, in_line=in_line, until=self.deadline)
+        while True:
+            is_last = call.at >= self.deadline
+            reply, facts = yield from self.ask(is_last=is_last)
+            if self.maybe_ours:
+                token = call.token_in(facts)
+                call.require_acknowledged(reply, "the lock, so it was given back")
+                if call.at < trust_ends(reply.asked_at, self.request.ttl):
+                    return Grant(token, reply.asked_at)
+                yield from self.give_back_too_late(reply)
+                continue
+            held = _held(call, reply, facts, waited=call.at - self.started_at)
+            if is_last:
+                return held
+            yield from self.wait(held)
+
+    def ask(self, *, is_last: bool) -> Steps[tuple[Reply, list[str]]]:
+        """Ask for the lock, and register as a waiter if we listen; the last time, to be let go."""
+        if self.nonce:
+            ttl, floor, label = self.wishes
+            self.record = (record_of(self.holder, ttl, floor, self.nonce, label),)
+        waits = self.record if is_last or self.nonce else ()
+        if waits and is_last:
+            waits = (*waits, "last")
+        self.maybe_ours = True
+        asked = (self.holder, *self.wishes, self.call.durability.keep, *waits)
+        answer = yield from self.call.ask(ACQUIRE, *asked)
+        self.maybe_ours = answer[0].answer[0] == "granted"
+        return answer
+
+    def give_back_too_late(self, reply: Reply) -> Steps[None]:
+        self.too_late += 1
+        if self.too_late == TOO_LATE or self.call.at >= self.deadline:
+            raise self.call.error(
+                f"the lock was granted, but a ttl of {self.request.ttl} s had run out before the "
+                f"answer came ({self.call.at - reply.asked_at:.3f} s): ask for a longer ttl, or "
+                "look why Redis answers so slowly"
+            )
+        yield from self.call.clean_up(self.holder)
+
+    def wait(self, held: Held) -> Steps[None]:
+        """Wait until it is worth asking again; who could not register does as soon as he can."""
+        call = self.call
+        ask_at = call.at + pause(held.left, self.deadline - call.at)
+        if not self.nonce:
+            self.nonce = yield from call.listen(until=ask_at)
+            if self.nonce:
+                return
+        yield from call.wait(ask_at - call.at)
+        # The channel may have been lost, or the resource have moved to another node.
+        self.nonce = yield from call.listen(until=self.deadline)
+
+    def clean_up(self) -> Steps[None]:
+        if self.maybe_ours or self.record:
+            yield from self.call.clean_up(self.holder, *self.record)
 
 
 def _held(call: Call, reply: Reply, facts: list[str], *, waited: float) -> Held:
@@ -168,16 +209,6 @@ def _held(call: Call, reply: Reply, facts: list[str], *, waited: float) -> Held:
             )
         case found, _:
             raise call.unusable(found, reply)
-
-
-def _wait_until_worth_asking(call: Call, held: Held, deadline: float) -> Steps[None]:
-    """Wait until another look at a held lock may find it free, or the deadline is there.
-
-    The one place that knows how to wait: it polls, at random intervals so that waiters do not
-    march in step, and never sleeps past the end of the holder's lease.
-    """
-    poll = POLL_SECONDS * random.uniform(0.2, 1.0)  # noqa: S311 - no secret
-    yield from call.pause(min(poll, held.left, deadline - call.at))
 
 
 def not_acquired(request: AcquireRequest, held: Held) -> LockNotAcquiredError:

@@ -14,7 +14,7 @@ import pytest
 from fencing import RedisLockService, blocks, lease
 from fencing.core import held
 from fencing.keepalive import agenda, keepers, rules, tickers
-from fencing.locks import asking, clients, performing, steps
+from fencing.locks import asking, clients, listening, performing, steps, waiting
 from fencing.locks import redis as service
 from fencing.locks.scripts import keys_of
 from tests.support.interrupting import interrupted_before_line
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tests.support.child import Parent
 
 MODULES = (
-    agenda, asking, blocks, clients, held, keepers, lease, performing, rules, service, steps,
-    tickers,
+    agenda, asking, blocks, clients, held, keepers, lease, listening, performing, rules, service,
+    steps, tickers, waiting,
 )  # fmt: skip
 
 

@@ -21,75 +21,19 @@ from fencing.locks.asking import (
     CLEAN_UP_SECONDS,
     GRACE_SECONDS,
     TROUBLE_SECONDS,
-    Ask,
     Pause,
-    Reply,
-    Trouble,
+    Wait,
 )
 from fencing.locks.scripts import ACQUIRE, RAISE, RELEASE, RENEW
 from fencing.locks.steps import Grant, Held
-from fencing.request import MAX_TOKEN, AcquireRequest
+from fencing.locks.waiting import REFRESH_SECONDS
+from fencing.request import MAX_TOKEN
+from tests.support.play import HOLDER, Play, play_acquire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
     from fencing.service import LockService
 
-HOLDER = "0123456789abcdef0123456789abcdef"
 OTHER = "f" * 32
-
-
-class Play:
-    """Plays the shell: performs steps in no time at all, on a clock that the test moves."""
-
-    def __init__(self, call: Generator[Any, Any, Any], at: float = 0.0) -> None:
-        self.call = call
-        self.at = at
-        self.result: Any = None
-        self.step: Any = next(call)
-
-    def ask(self) -> Ask:
-        assert isinstance(self.step, Ask), self.step
-        return self.step
-
-    def answer(self, status: str, *facts: object, after: float = 0.001, echo: str = "") -> Play:
-        asked_at, holder = self.at, self.ask().arguments[0]
-        self.at += after
-        return self._go(
-            lambda: self.call.send(
-                Reply([status, echo or holder, *map(str, facts)], asked_at, self.at)
-            )
-        )
-
-    def fail(self, *, passing: bool = True, after: float = 0.001) -> Play:
-        self.ask()
-        self.at += after
-        trouble = Trouble("out of order", passing=passing, at=self.at)
-        trouble.__cause__ = ConnectionResetError("gone")
-        return self._go(lambda: self.call.throw(trouble))
-
-    def throw(self, error: BaseException) -> Play:
-        return self._go(lambda: self.call.throw(error))
-
-    def wait(self) -> float:
-        assert isinstance(self.step, Pause), self.step
-        seconds = self.step.seconds
-        self.at += seconds
-        self._go(lambda: self.call.send(self.at))
-        return seconds
-
-    def _go(self, go: Callable[[], Any]) -> Play:
-        self.step = None
-        try:
-            self.step = go()
-        except StopIteration as end:
-            self.result = end.value
-        return self
-
-
-def play_acquire(at: float = 0.0, **wishes: Any) -> Play:
-    request = AcquireRequest(resource="r", **{"ttl": 10, **wishes})
-    return Play(steps.acquire(request, holder=HOLDER, started_at=at), at)
 
 
 def lease_at(at: float, ttl: float = 10, token: int = 7) -> Lease:
@@ -120,36 +64,34 @@ class TestAcquiring:
     def test_the_key_never_expires_before_the_trust_does(self) -> None:
         assert play_acquire(ttl=0.0101).ask().arguments[1] == "11"
 
-    def test_a_held_lock_is_looked_at_until_the_deadline_and_once_more_at_it(self) -> None:
-        play = play_acquire(at=100.0, blocking_timeout=1)
+    def test_a_held_lock_is_asked_for_now_and_then_and_once_more_at_the_deadline(self) -> None:
+        play = play_acquire(at=100.0, blocking_timeout=3)
         looks = 0
         while play.result is None:
             last_look = play.at
             play.answer("held", 60_000, 7, "them")
             looks += 1
             if play.result is None:
-                assert play.wait() <= steps.POLL_SECONDS
-        assert last_look >= 101.0
-        assert looks > 0.9 / steps.POLL_SECONDS
+                assert play.wait() <= REFRESH_SECONDS
+        assert last_look >= 103.0
+        assert 4 <= looks <= 5
         assert play.result == Held(
-            left=60.0, token="7", owner="them", waited=pytest.approx(1.001, abs=1e-6)
+            left=60.0, token="7", owner="them", waited=pytest.approx(3.001, abs=1e-6)
         )
 
     def test_the_deadline_is_absolute_however_the_time_was_spent(self) -> None:
-        play = play_acquire(at=0.0, blocking_timeout=3).answer("held", 60_000, 7, "", after=0.9)
+        play = play_acquire(at=0.0, blocking_timeout=6).answer("held", 60_000, 7, "", after=0.9)
         play.wait()
         play.fail(after=0.9).wait()
-        play.answer("held", 60_000, 7, "", after=0.9)
-        play.wait()
         while play.result is None:
-            play.answer("held", 60_000, 7, "", after=0.5)
+            play.answer("held", 60_000, 7, "", after=0.9)
             if play.result is None:
                 play.wait()
-        assert 3.0 <= play.at <= 3.0 + 0.5 + 0.5
+        assert 6.0 <= play.at <= 6.0 + 0.9 + 0.9
 
     def test_no_pause_outlasts_the_holder_or_the_deadline(self) -> None:
         play = play_acquire(blocking_timeout=5).answer("held", 2, 7, "")
-        assert play.step.seconds <= 0.002
+        assert play.step.seconds <= 0.003 + 1e-9
         play = play_acquire(blocking_timeout=0.004).answer("held", 60_000, 7, "", after=0.001)
         assert play.step.seconds <= 0.003 + 1e-9
 
@@ -230,7 +172,7 @@ class TestTrouble:
         play = play_acquire(blocking_timeout=patience)
         with pytest.raises(LockServiceError):  # noqa: PT012 - a loop to its end
             while True:
-                if isinstance(play.step, Pause):
+                if isinstance(play.step, Pause | Wait):
                     play.wait()
                 else:
                     assert play.step.within <= ATTEMPT_SECONDS
@@ -267,7 +209,7 @@ class TestTrouble:
 
     def test_an_interruption_while_waiting_leaves_nothing_to_clean_up(self) -> None:
         play = play_acquire().answer("held", 60_000, 7, "")
-        assert isinstance(play.step, Pause)
+        assert isinstance(play.step, Wait)
         with pytest.raises(KeyboardInterrupt):
             play.throw(KeyboardInterrupt())
 

@@ -132,6 +132,8 @@ class ChildProcess:
     def suspend(self) -> None:
         """Stop it from running (SIGSTOP); it has stopped when this returns."""
         self._process.send_signal(signal.SIGSTOP)
+        if self._process.returncode is not None:
+            raise AssertionError(f"{self.name} had ended before it could be stopped{self._story()}")
         _, status = os.waitpid(self.pid, os.WUNTRACED)
         if not os.WIFSTOPPED(status):
             self._process.returncode = os.waitstatus_to_exitcode(status)

@@ -67,6 +67,7 @@ class TcpProxy:
         swallowed: Set when a reply has been swallowed.
         withheld: Set when a request has been withheld.
         held: Set while a reply is held back.
+        kept_back: Set when something was kept back.
     """
 
     def __init__(
@@ -83,6 +84,8 @@ class TcpProxy:
         self._armed: bytes | None = None
         self._withholding: bytes | None = None
         self._passed_on: asyncio.Future[bool] | None = None
+        self._keeping_back: tuple[bytes, ...] = ()
+        self._kept_back: list[tuple[Link, bytes]] = []
         self._delay = 0.0
         self._links: set[Link] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -90,6 +93,7 @@ class TcpProxy:
         self.swallowed = threading.Event()
         self.withheld = threading.Event()
         self.held = threading.Event()
+        self.kept_back = threading.Event()
         self.reset_counts()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
@@ -145,6 +149,15 @@ class TcpProxy:
     def drop_withheld(self) -> None:
         """End the server's connection without it."""
         self._run(self._end_withholding(passed_on=False))
+
+    def keep_back(self, *containing: bytes) -> None:
+        """From now on keep back what the server says with any of these in it, and nothing else."""
+        self.kept_back.clear()
+        self._keeping_back = containing
+
+    def deliver(self, times: int = 1) -> None:
+        """Deliver what was kept back, so many times (0 loses it), and keep back no more."""
+        self._run(self._deliver(times))
 
     def delay(self, seconds: float) -> None:
         """Deliver every reply so many seconds late; 0 ends it."""
@@ -247,6 +260,10 @@ class TcpProxy:
                 link.cut()
                 self.swallowed.set()
                 return
+            if any(part in chunk for part in self._keeping_back):
+                self._kept_back.append((link, chunk))
+                self.kept_back.set()
+                continue
             if not self._gate.is_set():
                 self.held.set()
                 await self._gate.wait()
@@ -255,6 +272,12 @@ class TcpProxy:
             self.bytes_received += len(chunk)
             link.to_client.write(chunk)
             await link.to_client.drain()
+
+    async def _deliver(self, times: int) -> None:
+        self._keeping_back = ()
+        for link, chunk in self._kept_back:
+            link.to_client.write(chunk * times)
+        self._kept_back.clear()
 
     async def _set_gate(self, *, opened: bool) -> None:
         self.held.clear()
