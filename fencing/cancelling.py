@@ -1,14 +1,39 @@
-"""Cancelling the task in a block, and taking that cancellation back at the block's end.
+"""Cancelling the task in a block and taking that back at its end; and heeding a cancellation.
 
 As ``asyncio.timeout`` does it: a task counts the cancellations asked of it, so that one from
-outside is told from ours even when both came.
+outside is told from ours even when both came, and one that was swallowed is noticed.
 """
 
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING, TypeVar
 
-__all__ = ["CancelledBlock"]
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+__all__ = ["CancelledBlock", "heeding"]
+
+T = TypeVar("T")
+
+
+async def heeding(work: Awaitable[T]) -> T:
+    """Await work; a cancellation that comes meanwhile is raised even if the work swallows it.
+
+    Before Python 3.12 ``asyncio.wait_for``, by which redis-py connects and sends, swallows one that
+    comes when it is done. The task would go on as if nobody wanted it to end.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task else 0
+    try:
+        outcome = await work
+    except Exception as error:
+        if task and task.cancelling() > before:
+            raise asyncio.CancelledError from error
+        raise
+    if task and task.cancelling() > before:
+        raise asyncio.CancelledError
+    return outcome
 
 
 class CancelledBlock:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
 from typing import TYPE_CHECKING, Generic, NoReturn, Self, TypeVar, overload
 
-from fencing.errors import LeaseLostError, LockServiceError
+from fencing.errors import FencingError, LeaseLostError, LockServiceError
 from fencing.lease import AsyncLease, BaseLease, Lease
 
 if TYPE_CHECKING:
@@ -76,9 +76,15 @@ class LeaseGroup(BaseLeaseGroup[Lease]):
             LeaseLostError: One had been lost before.
             LockServiceError: The lock service could not be told; locks end by their ttl.
         """
-        with ExitStack() as stack:
-            for lease in self._leases:
-                stack.callback(lease.release)
+        try:
+            with ExitStack() as stack:
+                for lease in self._leases:
+                    stack.callback(lease.release)
+        except FencingError:
+            raise
+        except BaseException:
+            self._give_up()
+            raise
 
     async def __aenter__(self) -> NoReturn:
         # They have been acquired when Python gets here; nobody would release them.
@@ -92,11 +98,17 @@ class LeaseGroup(BaseLeaseGroup[Lease]):
         """Never reached; Python asks for it first."""
 
     def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            for lease in self._leases:
-                stack.enter_context(lease)
-            self._blocks = stack.pop_all()
-        return self
+        try:
+            with ExitStack() as stack:
+                for lease in self._leases:
+                    stack.enter_context(lease)
+                self._blocks = stack.pop_all()
+            return self  # noqa: TRY300 - an interrupt before this line finds the locks held, too
+        except FencingError:
+            raise
+        except BaseException:
+            self._give_up()
+            raise
 
     def __exit__(
         self,
@@ -104,7 +116,18 @@ class LeaseGroup(BaseLeaseGroup[Lease]):
         body: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._blocks.__exit__(kind, body, traceback)
+        try:
+            self._blocks.__exit__(kind, body, traceback)
+        except FencingError:
+            raise
+        except BaseException:
+            self._give_up()
+            raise
+
+    def _give_up(self) -> None:
+        """A signal's exception came between one lease and the next: as a lease does it."""
+        for lease in self._leases:
+            lease._interrupted()  # noqa: SLF001 - the same, of one lease
 
 
 class AsyncLeaseGroup(BaseLeaseGroup[AsyncLease]):

@@ -142,6 +142,7 @@ class BaseLease:
         self.trusted_until = trust_ends(asked_at, ttl)
         self.admitted = False
         self.released = False
+        self.releasing = False
         self.scope: Scope | None = None
         self.kept = False
         self.lives_until = math.inf
@@ -205,6 +206,11 @@ class BaseLease:
     def is_foreign(self) -> bool:
         """Whether this is a copy that ``os.fork`` made: a child owns nothing of its parent."""
         return self._pid != _process.pid
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was given back, or is just being."""
+        return self.released or self.releasing
 
     def raise_if_over(self) -> None:
         """Raise unless this process may still act under the lease.
@@ -278,10 +284,15 @@ class BaseLease:
         """A database has committed the token as the resource's high-water mark."""
         self.admitted = True
 
-    def note_lost(self) -> None:
-        """The lock service says that the lease is not ours any more."""
+    def note_lost(self, *, at_release: bool = False) -> None:
+        """The lock service says that the lease is not ours any more.
+
+        Args:
+            at_release: Whether it was the release that it answered so. What it says to a renewal
+                while that is on its way may be the release's own work, and no loss.
+        """
         with self._lock:
-            if self.released:
+            if self.released or (self.releasing and not at_release):
                 return
             self._lost = True
         self._over()
@@ -290,7 +301,7 @@ class BaseLease:
     def note_expired(self) -> bool:
         """Give the lease up if its trust has ended, for good; whether it is lost."""
         with self._lock:
-            if self.released:
+            if self.is_over and not self._lost:
                 return False
             if not self._lost and self.expired and not self._expired:
                 self._expired = True
@@ -307,6 +318,12 @@ class BaseLease:
         if not ours:
             self.note_lost()
         return ours and not self.lost
+
+    def note_releasing(self) -> None:
+        """The lease is being given back: what comes from now on, but for the answer, is no loss."""
+        with self._lock:
+            self.releasing = True
+        self._changed()
 
     def note_released(self) -> None:
         """The lease was given back, or nothing is left to give back."""
@@ -658,10 +675,9 @@ class AsyncLease(BaseLease):
                 if now() >= give_up:
                     break
                 pause = min(pause, give_up - now())
-            try:
-                await asyncio.wait_for(self._ended.wait(), max(0.0, pause))
-            except TimeoutError:
-                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, pause)):
+                    await self._ended.wait()
         return self.lost
 
     def _over(self) -> None:

@@ -112,7 +112,7 @@ def perform(
     """
     send: Any = None
     failure: BaseException | None = None
-    granted: list[Lease] = []
+    outcomes: list[object] = []
     try:
         while True:
             try:
@@ -121,20 +121,19 @@ def perform(
                 return hand_out(end.value)
             send, failure = None, None
             try:
-                send = _perform_step(step, locks)
-                if isinstance(send, Lease):
-                    granted.append(send)
-                elif isinstance(step, LockTogether) and isinstance(send, list):
-                    granted += send
+                # At once into the list, as an interrupt on the next line finds it there.
+                outcomes.append(_perform_step(step, locks))
+                send = outcomes[-1]
             except BaseException as error:  # noqa: BLE001 - the plan decides what it means
                 failure = error
     except FencingError:
         raise
     except BaseException:
         # A signal's exception between two lines of ours, of which the plan knows nothing.
-        for lease in granted:
-            if not lease.released:
-                _give_back(lease)
+        for outcome in outcomes:
+            for lease in outcome if isinstance(outcome, list) else [outcome]:
+                if isinstance(lease, Lease) and not lease.released:
+                    _give_back(lease)
         raise
 
 
@@ -190,16 +189,30 @@ async def perform_async(
     """Perform a plan whose databases have :class:`AsyncPlannedAdmissions`; see :func:`perform`."""
     send: Any = None
     failure: BaseException | None = None
-    try:
-        while True:
+    cancelled: asyncio.CancelledError | None = None
+    while True:
+        try:
             step = plan.throw(failure) if failure is not None else plan.send(send)
-            send, failure = None, None
-            try:
-                send = await _perform_step_async(step, locks)
-            except BaseException as error:  # noqa: BLE001 - the plan decides what it means
+        except StopIteration as end:
+            return hand_out(end.value)
+        except Exception as error:
+            if cancelled is not None:
+                raise cancelled from error
+            raise
+        send, failure = None, None
+        if cancelled is not None and not isinstance(step, GiveBack):
+            # Put off until everything was given back that the plan wanted to.
+            failure, cancelled = cancelled, None
+            continue
+        try:
+            send = await _perform_step_async(step, locks)
+        except asyncio.CancelledError as error:
+            if isinstance(step, GiveBack):
+                cancelled = error
+            else:
                 failure = error
-    except StopIteration as end:
-        return hand_out(end.value)
+        except BaseException as error:  # noqa: BLE001 - the plan decides what it means
+            failure = error
 
 
 async def _perform_step_async(step: Step, locks: AsyncLockService) -> object:
@@ -253,10 +266,13 @@ def _told(lease: BaseLease, ended: Sequence[int]) -> Sequence[int]:
 async def _through_cancellation(lease: AsyncLease) -> None:
     """Release, also while the task is being cancelled: the lock would stay for its whole ttl."""
     release = asyncio.ensure_future(lease.release())
+    cancelled: asyncio.CancelledError | None = None
     while not release.done():
         try:
-            await asyncio.shield(release)
-        except asyncio.CancelledError:
-            if release.cancelled():
-                raise
+            await asyncio.wait({release})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        release.exception()  # looked at, so that nobody complains that nobody did
+        raise cancelled
     release.result()

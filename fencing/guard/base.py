@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -38,9 +39,15 @@ class GuardedScope:
     raises_loss = False
 
     def __init__(self, lease: BaseLease, databases: Sequence[Database]) -> None:
-        self._lease = lease
+        self._lease_of = weakref.ref(lease)  # a circle would keep a dropped lease alive
         self.databases = databases
         self._fences: list[Fence] = []
+
+    @property
+    def _lease(self) -> BaseLease:
+        lease = self._lease_of()
+        assert lease is not None  # noqa: S101 - it is the lease that asks
+        return lease
 
     def open(self) -> None:
         self._fences.append(Fence((self._lease,), self.databases))

@@ -85,6 +85,13 @@ class Agenda(Generic[E]):
         entry.due = math.inf
         entry._ticket = 0  # noqa: SLF001 - the agenda's own mark on it
 
+    def clear(self) -> None:
+        """Take everything off; each entry may be put on again."""
+        for _, ticket, entry in self._heap:
+            if entry._ticket == ticket:  # noqa: SLF001 - ours
+                self.drop(entry)
+        self._heap = []
+
     def take(self, at: float) -> list[E]:
         """Take off what is due, with what may as well be looked at now."""
         due = []

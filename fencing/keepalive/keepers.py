@@ -87,9 +87,11 @@ class _Keeper(Generic[LeaseT]):
     def notice(self, lease: LeaseT, record: Record) -> None:
         """See :class:`fencing.lease.Watcher`."""
         renewal, end = record.renewal, record.end
-        if lease.released:
+        if lease.is_over:
             self._renewals.drop(renewal)
             self._ends.drop(end)
+            if record.watched and lease.lost and not lease.released:
+                self._ends.put(end, now())  # the release has found that
             return
         if rules.first_renewal(lease) < renewal.due < math.inf:
             self._schedule(renewal, lease)  # its user has renewed it for less than before
@@ -126,7 +128,7 @@ class _Keeper(Generic[LeaseT]):
                         "%s was dropped without having been released: it is no longer kept alive, "
                         "and its lock ends by its ttl", entry.name,
                     )  # fmt: skip
-            elif lease.released or lease.lost:
+            elif lease.is_over or lease.lost:
                 continue
             elif rules.postponed(entry, lease, now()):
                 self._schedule(entry, lease)
@@ -187,7 +189,7 @@ class Keeper(_Keeper[Lease]):
             def call(on_lost: Callable[[Any], object], lease: Lease = lease) -> None:
                 try:
                     on_lost(lease)
-                except Exception:  # noqa: BLE001 - the caller's function, on nobody's stack
+                except BaseException:  # noqa: BLE001 - of this thread others are told, too
                     _log.exception("on_lost of %s raised", _name(lease))
 
             self._tell(lease, call)
@@ -201,6 +203,7 @@ class AsyncKeeper(_Keeper[AsyncLease]):
         self._renewals = LoopTicker(self._begin_renewal)
         self._ends = LoopTicker(self._tell_all)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._told: set[asyncio.Task[None]] = set()  # which go on when the service is closed
 
     async def aclose(self) -> None:
         """See :meth:`Keeper.close`."""
@@ -218,12 +221,7 @@ class AsyncKeeper(_Keeper[AsyncLease]):
             self._watch(lease)
 
     def _begin_renewal(self, entries: list[Renewal]) -> None:
-        self._spawn(self._renew(entries))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)  # the loop itself holds no task
-        task.add_done_callback(self._tasks.discard)
+        _spawn(self._renew(entries), self._tasks)
 
     async def _renew(self, entries: list[Renewal]) -> None:
         due = self._due(entries)
@@ -242,11 +240,17 @@ class AsyncKeeper(_Keeper[AsyncLease]):
     def _call(self, on_lost: Callable[[Any], object], lease: AsyncLease) -> None:
         try:
             outcome = on_lost(lease)
-        except Exception:  # noqa: BLE001 - the caller's function, on nobody's stack
+        except (Exception, asyncio.CancelledError):  # noqa: BLE001 - the caller's function, on nobody's stack
             _log.exception("on_lost of %s raised", _name(lease))
         else:
             if inspect.isawaitable(outcome):
-                self._spawn(_awaited(outcome, lease))
+                _spawn(_awaited(outcome, lease), self._told)
+
+
+def _spawn(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
+    task = asyncio.get_running_loop().create_task(work)
+    tasks.add(task)  # the loop itself holds no task
+    task.add_done_callback(tasks.discard)
 
 
 async def _awaited(outcome: Awaitable[object], lease: AsyncLease) -> None:

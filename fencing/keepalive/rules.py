@@ -83,7 +83,7 @@ def postponed(entry: Renewal, lease: BaseLease, at: float) -> bool:
 
 def first_renewal(lease: BaseLease) -> float:
     """When a lease is due to be renewed; infinity: never again."""
-    if lease.released or lease.lost or lease.at_its_limit:
+    if lease.is_over or lease.lost or lease.at_its_limit:
         return math.inf
     return lease.trusted_until - lease.ttl * (1 - _PART)
 
@@ -102,7 +102,7 @@ def next_renewal(
     if outcome is None:
         entry.failures, entry.urgent = 0, False
         return first_renewal(lease) if entry.kept else math.inf
-    if isinstance(outcome, LeaseLostError) or lease.released or lease.lost:
+    if isinstance(outcome, LeaseLostError) or lease.is_over or lease.lost:
         return math.inf
     lease.trouble = f"it could not be renewed: {outcome}"
     pause = min(_FIRST_RETRY * 2**entry.failures, _LONGEST_RETRY, lease.ttl * _PART)
@@ -112,7 +112,7 @@ def next_renewal(
 
 def next_look(lease: BaseLease) -> float:
     """When a lease that is watched has to be looked at; infinity: it is over, and no loss."""
-    return math.inf if lease.released else lease.trusted_until
+    return math.inf if lease.is_over else lease.trusted_until
 
 
 def patience(leases: Iterable[BaseLease], at: float) -> float:

@@ -69,7 +69,7 @@ class ThreadTicker(Generic[E]):
         """Take everything off, and let the thread end; return how many leases it concerns."""
         with self._bell:
             size = self.agenda.leases
-            self.agenda = Agenda()
+            self.agenda.clear()
             self._thread = None  # it ends when it finds that it is not this one any more
             self._bell.notify()
             return size
@@ -134,7 +134,7 @@ class LoopTicker(Generic[E]):
     def clear(self) -> int:
         """See `ThreadTicker.clear`."""
         size = self.agenda.leases
-        self.agenda = Agenda()
+        self.agenda.clear()
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._wakes_at = None, math.inf
@@ -152,9 +152,11 @@ class LoopTicker(Generic[E]):
     def _tick(self) -> None:
         self._timer, self._wakes_at = None, math.inf
         due = self.agenda.take(now())
-        if due:
-            self._act(due)
-        self._arm()
+        try:
+            if due:
+                self._act(due)
+        finally:
+            self._arm()
 
 
 _tickers: weakref.WeakSet[ThreadTicker[Any]] = weakref.WeakSet()

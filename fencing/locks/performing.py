@@ -10,6 +10,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fencing.cancelling import heeding
 from fencing.clock import now
 from fencing.locks.asking import CLEAN_UP_SECONDS, NO_SUCH_NODE, Ask, Call, Pause, Reply, Waiting
 from fencing.locks.clients import AsyncSibling, Sibling
@@ -180,7 +181,7 @@ class AsyncPerformer:
             (ask.script, keys_of(self._namespace, resource), _encoded(ask))
             for resource, ask in asks
         ]
-        came = await self._sibling.run_many(requests, asked_at + within, wait)
+        came = await heeding(self._sibling.run_many(requests, asked_at + within, wait))
         return _came(came, asked_at, waited=wait is not None)
 
     async def _give_back(self, resource: str, holder: str) -> None:
@@ -193,7 +194,7 @@ class AsyncPerformer:
             return now()
         asked_at = now()
         try:
-            answer, acknowledged = await self._answer(step, keys, asked_at + step.within)
+            answer, acknowledged = await heeding(self._answer(step, keys, asked_at + step.within))
         except REDIS_ERRORS as error:
             raise trouble_of(error, at=now()) from error
         return Reply(texts_in(answer), asked_at, now(), acknowledged)

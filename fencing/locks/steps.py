@@ -301,6 +301,7 @@ def release(lease: BaseLease, *, started_at: float) -> Steps[None]:
         LockServiceError: Redis could not be told; the lock ends by its ttl.
     """
     call = Call(lease.resource, started_at, ends=started_at + RELEASE_SECONDS)
+    lease.note_releasing()
     try:
         reply, _ = yield from call.ask(RELEASE, lease.holder)
     except GeneratorExit:
@@ -324,8 +325,9 @@ def release(lease: BaseLease, *, started_at: float) -> Steps[None]:
             # Likewise, and somebody was waiting for it: he has it already.
             lease.note_released()
         case "absent" | "other" as found:
-            raise _lost(lease, found)
+            raise _lost(lease, found, at_release=True)
         case _:
+            lease.note_released()
             raise call.nonsense(reply)
 
 
@@ -355,8 +357,8 @@ def raise_token(
             raise call.unusable(found, reply)
 
 
-def _lost(lease: BaseLease, found: str) -> LeaseLostError:
-    lease.note_lost()
+def _lost(lease: BaseLease, found: str, *, at_release: bool = False) -> LeaseLostError:
+    lease.note_lost(at_release=at_release)
     now_what = "another holder has the lock" if found == "other" else "nobody holds the lock"
     return LeaseLostError(
         f"the lease on {lease.resource!r} (token {lease.token}) is not ours any more: "

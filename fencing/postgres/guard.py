@@ -62,7 +62,7 @@ class Scope:
     raises_loss = False
 
     def __init__(self, lease: BaseLease, databases: Sequence[BaseDatabase]) -> None:
-        self._lease = lease
+        self._resource, self._holder = lease.resource, lease.holder
         self.databases = databases
 
     def open(self) -> None:
@@ -73,8 +73,8 @@ class Scope:
         if not outermost:
             return
         for database in self.databases:
-            for entry, lease in database.open_on(self._lease.resource):
-                if lease.holder == self._lease.holder:
+            for entry, lease in database.open_on(self._resource):
+                if lease.holder == self._holder:
                     _log.warning(
                         "a transaction begun under the lease on %r (token %d) is still open at "
                         "the end of its block, as PostgreSQL backend %d of %s: it will not be "

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -280,3 +282,29 @@ class TestReEntry:
             assert await other is None
         assert outer.released
         assert bank.balance(account) == 90
+
+
+class TestDropped:
+    """Nobody can release it any more, so it must not be renewed until a collector comes by."""
+
+    def test_a_guarded_lease_is_gone_at_once(self, guard: Guard, resource: str) -> None:
+        gc.collect()
+        gc.disable()
+        try:
+            lease = guard.acquire(resource, ttl=TTL, keepalive=True)
+            gone = weakref.ref(lease)
+            del lease
+            assert gone() is None
+        finally:
+            gc.enable()
+
+    async def test_in_asyncio_too(self, async_guard: AsyncGuard, resource: str) -> None:
+        gc.collect()
+        gc.disable()
+        try:
+            lease = await async_guard.acquire(resource, ttl=TTL, keepalive=True)
+            gone = weakref.ref(lease)
+            del lease
+            assert gone() is None
+        finally:
+            gc.enable()

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fencing import RedisLockService, blocks, lease
-from fencing.core import held
+from fencing import RedisLockService, blocks, group, lease
+from fencing.core import acquiring_all, held, plan, several
+from fencing.core import performing as core_performing
 from fencing.keepalive import agenda, keepers, rules, tickers
-from fencing.locks import asking, clients, listening, performing, steps, waiting
+from fencing.locks import asking, clients, listening, performing, steps, together, waiting
 from fencing.locks import redis as service
 from fencing.locks.scripts import keys_of
 from tests.support.interrupting import interrupted_before_line
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from tests.support.child import Parent
 
 MODULES = (
-    agenda, asking, blocks, clients, held, keepers, lease, listening, performing, rules, service,
-    steps, tickers, waiting,
+    acquiring_all, agenda, asking, blocks, clients, core_performing, group, held, keepers, lease,
+    listening, performing, plan, rules, service, several, steps, tickers, together, waiting,
 )  # fmt: skip
 
 
@@ -64,6 +65,11 @@ def try_it(locks: RedisLockService) -> None:
         pass
 
 
+def use_a_group(locks: RedisLockService) -> None:
+    with locks.acquire_all(["another", "r"], ttl=60):
+        pass
+
+
 def came_before_anything_could_be_done(traceback: TracebackType | None) -> bool:
     """Whether an exception came between the end of acquire and the first line of the block.
 
@@ -78,14 +84,16 @@ def came_before_anything_could_be_done(traceback: TracebackType | None) -> bool:
     return False
 
 
-@pytest.mark.parametrize("use", [use_a_block, use_a_kept_lease, re_enter, renew, try_it])
+@pytest.mark.parametrize(
+    "use", [use_a_block, use_a_kept_lease, re_enter, renew, try_it, use_a_group]
+)
 def test_an_interrupt_before_any_line_leaves_no_lock(
     use: Callable[[RedisLockService], None],
     locks: RedisLockService,
     redis_client: Any,
     redis_namespace: str,
 ) -> None:
-    key = keys_of(redis_namespace, "r")[0]
+    keys = [keys_of(redis_namespace, resource)[0] for resource in ("r", "another")]
     number, uncaught = 0, 0
     while True:
         number += 1
@@ -97,11 +105,11 @@ def test_an_interrupt_before_any_line_leaves_no_lock(
                 traceback = interrupt.__traceback__
         if traceback is None:
             break
-        if redis_client.get(key) is not None:
+        if redis_client.exists(*keys):
             assert came_before_anything_could_be_done(traceback), (number, lines[-3:])
             uncaught += 1
         traceback = None
-        redis_client.delete(key)
+        redis_client.delete(*keys)
     assert number > 50
     assert uncaught <= 4
 

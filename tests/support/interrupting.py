@@ -24,8 +24,9 @@ def interrupted_before_line(number: int, *modules: ModuleType) -> Iterator[list[
         if frame.f_code.co_filename not in files:
             return None
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-        # Python runs the line of a block again at its end, where no signal would be handled.
-        if happened == "line" and not line.startswith(("with ", "async with ")):
+        # Python runs the line of a block again at its end, where no signal would be handled; nor is
+        # one at a try, where there is nothing to do.
+        if happened == "line" and not line.startswith(("with ", "async with ", "try:")):
             lines.append(line)
             if len(lines) == number:
                 sys.settrace(before)

@@ -6,11 +6,11 @@ its own: what is on the way on the client's is unknown then, and its retries may
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import NoScriptError
 
+from fencing.cancelling import heeding
 from fencing.clock import now
 from fencing.compat.redis.model import GiveBack, Reply
 from fencing.locks.asking import CLEAN_UP_SECONDS
@@ -104,17 +104,11 @@ class AsyncPerformer:
 
     async def _run(self, step: Run) -> Reply:
         script, arguments = step.script, step.arguments
-        task = asyncio.current_task()
-        cancelled = task.cancelling() if task else 0
         asked_at = now()
         try:
-            answer = await self._client.evalsha(script.sha, 2, *self._keys, *arguments)
+            answer = await heeding(self._client.evalsha(script.sha, 2, *self._keys, *arguments))
         except NoScriptError:
-            answer = await self._client.eval(script.text, 2, *self._keys, *arguments)
-        # Before Python 3.12 asyncio.wait_for, by which redis-py sends, swallows a cancellation that
-        # comes when it is done; the task would go on waiting for the lock.
-        if task and task.cancelling() > cancelled:
-            raise asyncio.CancelledError
+            answer = await heeding(self._client.eval(script.text, 2, *self._keys, *arguments))
         return Reply(texts_in(answer), asked_at, now())
 
     async def _give_back(self, step: GiveBack) -> bool:
