@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
+from fencing.cancelling import heeding
 from fencing.clock import now
 from fencing.errors import LockNotAcquiredError
 
@@ -76,7 +77,8 @@ class Slots:
         try:
             if not turn.done():
                 try:
-                    await asyncio.wait_for(asyncio.wrap_future(turn), max(0.0, until - now()))
+                    patience = max(0.0, until - now())
+                    await heeding(asyncio.wait_for(asyncio.wrap_future(turn), patience))
                 except TimeoutError:
                     raise NoSlotError from None
             yield

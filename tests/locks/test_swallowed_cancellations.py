@@ -10,8 +10,10 @@ import redis.asyncio
 from redis.asyncio.connection import parse_url
 
 from fencing import AsyncRedisLockService, LockNotAcquiredError
+from fencing.clock import now
 from fencing.core.performing import perform_async
 from fencing.core.plan import GiveBack, Lock
+from fencing.core.slots import Slots
 from fencing.request import AcquireRequest
 
 if TYPE_CHECKING:
@@ -165,3 +167,26 @@ async def test_a_cancellation_beats_the_end_of_the_wait_for_a_loss(
         await assert_it_ends_cancelled(task)
     else:
         assert task.result()
+
+
+# By waiting for one's turn.
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_cancellation_beats_the_turn_of_an_admission(turns: int) -> None:
+    slots = Slots(1)
+
+    async def take() -> None:
+        async with slots.aslot(now() + PATIENCE):
+            await asyncio.sleep(0)
+
+    async with slots.aslot(now()):
+        task = asyncio.create_task(take())
+        for _ in range(5):
+            await asyncio.sleep(0)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    if task.cancel():
+        await assert_it_ends_cancelled(task)
+    async with slots.aslot(now()):
+        pass
