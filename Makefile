@@ -55,6 +55,7 @@ check: lint types imports test demo
 bench: $(VENV)/.dev
 	-@$(PIP) install python-redis-lock
 	$(BIN)/python -m tests.benchmarks.locks $(BENCH_ARGS)
+	$(BIN)/python -m tests.benchmarks.handoff $(BENCH_ARGS)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix

@@ -133,13 +133,15 @@ class BaseLease:
         owner: str,
         ttl: float,
         asked_at: float,
+        handed_for: float | None = None,
     ) -> None:
         self.resource = resource
         self.token = check_token(token)
         self.holder = holder
         self.owner = owner
         self.ttl = ttl
-        self.trusted_until = trust_ends(asked_at, ttl)
+        # What was handed over lasts so long, until a renewal gives it its ttl.
+        self.trusted_until = trust_ends(asked_at, ttl if handed_for is None else handed_for)
         self.admitted = False
         self.released = False
         self.releasing = False

@@ -350,6 +350,8 @@ class RedisLockService(SeveralLocks, Administration):
                 raise steps.not_acquired(request, outcome)  # noqa: TRY301 - decided by the steps
             lease = Lease(self, **_facts(request, holder, outcome))
             self._begin(lease, request)
+            if outcome.handed_for is not None:
+                keeper_of(lease).confirm(lease)
             return lease  # noqa: TRY300 - until here, what interrupts us leaves no lock behind
         except FencingError:
             raise
@@ -583,6 +585,8 @@ class AsyncRedisLockService(AsyncSeveralLocks, AsyncAdministration):
                 raise steps.not_acquired(request, outcome)  # noqa: TRY301 - decided by the steps
             lease = AsyncLease(self, **_facts(request, holder, outcome))
             self._begin(lease, request)
+            if outcome.handed_for is not None:
+                keeper_of(lease).confirm(lease)
             return lease  # noqa: TRY300 - until here, what interrupts us leaves no lock behind
         except FencingError:
             raise
@@ -604,4 +608,5 @@ def _facts(request: AcquireRequest, holder: str, grant: Grant) -> dict[str, Any]
         "owner": request.owner_label,
         "ttl": request.ttl,
         "asked_at": grant.asked_at,
+        "handed_for": grant.handed_for,
     }

@@ -38,7 +38,7 @@ from fencing.lease import trust_ends
 from fencing.locks.asking import Call, Trouble
 from fencing.locks.durability import PLAIN, Durability
 from fencing.locks.scripts import ACQUIRE, RAISE, RELEASE, RENEW
-from fencing.locks.waiting import pause, record_of
+from fencing.locks.waiting import Belief, pause, record_of
 
 if TYPE_CHECKING:
     from fencing.lease import BaseLease
@@ -62,10 +62,19 @@ TOO_LATE = 3
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The lock is ours: the token, and when the request that got it was sent (seconds)."""
+    """The lock is ours.
+
+    Attributes:
+        token: The token.
+        asked_at: When the request was sent that it counts from, in seconds of
+            :func:`fencing.clock.now`.
+        handed_for: For how long it was handed over, in seconds, until it is renewed; ``None``: it
+            was asked for, and lasts its ttl.
+    """
 
     token: int
     asked_at: float
+    handed_for: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +145,10 @@ class _Acquiring:
         self.record: tuple[str, ...] = ()
         self.maybe_ours = False
         self.too_late = 0
+        self.belief = Belief(request.ttl)
+        # Under a guard nothing is gained that admission would not take longer for; and whoever
+        # waits for replicas must ask.
+        self.believes = not (durability.guarded or durability.replicas)
 
     def go_on(self) -> Steps[Grant | Held]:
         call, in_line = self.call, not self.request.fair
@@ -154,7 +167,11 @@ class _Acquiring:
             held = _held(call, reply, facts, waited=call.at - self.started_at)
             if is_last:
                 return held
-            yield from self.wait(held)
+            self.belief.note_held(held.token, reply.asked_at)
+            token = yield from self.wait(held)
+            if token and self.believes and self.belief.allows(token, call.at):
+                return Grant(token, self.belief.asked_at, self.belief.seconds)
+            yield from self.listen_on()
 
     def ask(self, *, is_last: bool) -> Steps[tuple[Reply, list[str]]]:
         """Ask for the lock, and register as a waiter if we listen; the last time, to be let go."""
@@ -180,17 +197,22 @@ class _Acquiring:
             )
         yield from self.call.clean_up(self.holder)
 
-    def wait(self, held: Held) -> Steps[None]:
-        """Wait until it is worth asking again; who could not register does as soon as he can."""
+    def wait(self, held: Held) -> Steps[int]:
+        """Wait until it is worth asking again; return the token that it was handed, or 0.
+
+        Who could not register asks again as soon as he can.
+        """
         call = self.call
         ask_at = call.at + pause(held.left, self.deadline - call.at)
         if not self.nonce:
             self.nonce = yield from call.listen(until=ask_at)
             if self.nonce:
-                return
-        yield from call.wait(ask_at - call.at)
-        # The channel may have been lost, or the resource have moved to another node.
-        self.nonce = yield from call.listen(until=self.deadline)
+                return 0
+        return (yield from call.wait(ask_at - call.at))
+
+    def listen_on(self) -> Steps[None]:
+        """Listen, where the channel was lost or the resource has moved to another node."""
+        self.nonce = yield from self.call.listen(until=self.deadline)
 
     def clean_up(self) -> Steps[None]:
         if self.maybe_ours or self.record:

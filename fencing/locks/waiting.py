@@ -2,8 +2,8 @@
 
 ::
 
-    in line ──turn──► asks ──held──► listens, registered ──told──► asks ──► granted
-                       ▲                      │
+    in line ──turn──► asks ──held──► listens, registered ──told──► believed ──► granted
+                       ▲                      │             └───────► asks ─────► granted
                        └─ the time is up, or ─┘
                           the channel is lost
 
@@ -13,6 +13,9 @@
 * Who asks and finds the lock held is *registered* by the same script: in the resource's queue, with
   the channel that its process listens to. A release hands the lock over to the first of the queue
   and says so on that channel. See ``lua/hand_over.lua``.
+* What it is told it believes only if `Belief` allows it. Then the lease is trusted for two seconds
+  at most, and made to last its ttl in the background: a process that is dead or stopped when the
+  lock is handed to it delays the others by those two seconds, whatever its ttl.
 * Nothing rests on a message arriving. A waiter asks again when the holder's lease should have
   ended, and after ``REFRESH_SECONDS`` at the latest; what was handed to it meanwhile the script
   gives it then. So a lost message, an emptied queue or a lost channel costs that time and no more.
@@ -22,16 +25,30 @@ Everything here is without I/O and without a clock; :mod:`fencing.locks.listenin
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections import OrderedDict
 from itertools import islice
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from fencing.lease import trust_ends
+from fencing.request import MAX_TOKEN
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["LISTEN_SECONDS", "LOST", "READY", "TURN", "Audience", "Box", "Lines", "Message"]
+__all__ = [
+    "LISTEN_SECONDS",
+    "LOST",
+    "READY",
+    "TURN",
+    "Audience",
+    "Belief",
+    "Box",
+    "Lines",
+    "Message",
+]
 __all__ += ["channel_of", "pause", "record_of"]
 
 REFRESH_SECONDS = 1.0
@@ -42,6 +59,13 @@ LISTEN_SECONDS = 1.0
 
 _AFTER_SECONDS = 0.001
 """Redis tells the time that is left in whole milliseconds, rounded; so much is waited beyond."""
+
+HANDED_SECONDS = 2.0
+"""How long a lock that was handed over is held if its holder does nothing, in seconds; or its ttl,
+if that is shorter; as ``hand_over.lua`` says."""
+
+_ENOUGH = 0.25
+"""Part of that time that must be left when a waiter hears of it; otherwise it asks."""
 
 Message = int | str
 """What a waiter is told: the token with which it was handed the lock, or one of the following."""
@@ -86,6 +110,41 @@ def pause(left: float, until_deadline: float) -> float:
     # A little at random, so that waiters who began together do not go on asking together.
     refresh = REFRESH_SECONDS * random.uniform(0.8, 1.0)  # noqa: S311 - no secret
     return max(0.0, min(refresh, left + _AFTER_SECONDS, until_deadline))
+
+
+class Belief:
+    """What a waiter knows of a lock, and so whether it can believe to have been handed it.
+
+    A lease is trusted from when it was asked for, and nobody has asked for this one. But it was
+    granted after the last request that was answered with "held" had been sent, so it is trusted
+    from then. That is so only if what we are told is newer than that answer: a message that comes
+    late, of a grant that has run out since, carries a token that is not greater than all those
+    which we have seen others hold.
+    """
+
+    def __init__(self, ttl: float) -> None:
+        self.seconds = min(ttl, HANDED_SECONDS)
+        self.asked_at = -math.inf
+        self._newest = MAX_TOKEN
+
+    def note_held(self, token: str, asked_at: float) -> None:
+        """Another holds the lock.
+
+        Args:
+            token: The one it holds it under; empty where it could not be read.
+            asked_at: When the request was sent that says so (:func:`fencing.clock.now`, seconds).
+        """
+        seen = int(token) if token else MAX_TOKEN
+        if self.asked_at > -math.inf and seen < self._newest:
+            # Redis has lost its counter. What was said before of greater tokens is worth nothing,
+            # and cannot be told from what is said now: nothing is believed any more.
+            seen = MAX_TOKEN
+        self.asked_at, self._newest = asked_at, seen
+
+    def allows(self, token: int, at: float) -> bool:
+        """Whether the lock is ours under this token, and for some time yet."""
+        enough = at + _ENOUGH * self.seconds
+        return token > self._newest and enough <= trust_ends(self.asked_at, self.seconds)
 
 
 class Lines(Generic[BoxT]):

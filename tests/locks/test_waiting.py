@@ -106,9 +106,34 @@ class TestBeingWoken:
         proxy.deliver()
         lease = await task
         assert lease.token == held.token + 1
-        assert lease.remaining > 25
+        await until(lambda: lease.remaining > 25)  # made to last its ttl in the background
         await lease.release()
         assert server.leftovers() == []
+
+    async def test_what_was_handed_over_is_made_to_last(
+        self, locks: Any, others: Any, server: Server, redis_client: redis.Redis
+    ) -> None:
+        held = await others.acquire("r", ttl=30)
+        task = begun(locks)
+        await server.queued()
+        await held.release()
+        async with await task as lease:
+            await until(lambda: redis_client.pttl(keys_of(server.namespace, "r")[0]) > 25_000)
+            await until(lambda: lease.remaining > 25)
+        assert not lease.lost
+
+    async def test_a_guarded_service_makes_it_last_before_it_returns(
+        self, redis_url: str, others: Any, server: Server
+    ) -> None:
+        for kind in ("sync", "async"):
+            async with service(kind, redis_url, server.namespace) as locks:
+                (locks.locks if kind == "sync" else locks).note_guarded()
+                held = await others.acquire("r", ttl=30)
+                task = begun(locks)
+                await server.queued()
+                await held.release()
+                async with await task as lease:
+                    assert lease.remaining > 25
 
     async def test_a_lost_message_costs_a_moment(
         self, locks: Any, others: Any, server: Server, proxy: TcpProxy

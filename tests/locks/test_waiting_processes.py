@@ -181,11 +181,11 @@ def hold_now_and_then(parent: Parent, url: str, namespace: str, seed: int) -> No
             }
             with contextlib.suppress(LockNotAcquiredError, LockServiceError):  # stopped too long
                 lease = locks.acquire("r", **wishes)
-                began_at, trusted_until = now(), lease.trusted_until
+                began_at = now()
                 time.sleep(rng.uniform(0, 0.01))
                 if rng.random() < 0.2:
                     lease.wait_lost(0.4)
-                ended_at = min(now(), trusted_until)
+                ended_at = min(now(), lease.trusted_until)
                 if not lease.expired:
                     with contextlib.suppress(LeaseLostError):  # stopped since that look
                         lease.release()

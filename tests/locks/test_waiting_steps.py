@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from fencing.errors import LockServiceError
+from fencing.locks.durability import Durability
 from fencing.locks.scripts import ACQUIRE, RELEASE
-from fencing.locks.steps import Held
+from fencing.locks.steps import Grant, Held
 from fencing.locks.waiting import LOST, READY, REFRESH_SECONDS, TURN, Audience, Lines
 from tests.support.play import HOLDER, play_acquire
 
@@ -79,6 +80,81 @@ class TestRegistering:
         attempt.tell()
         assert attempt.ask().arguments == ASKED
         attempt.throw(KeyboardInterrupt())
+        assert attempt.ask().arguments == (HOLDER, RECORD)
+
+
+class TestBelieving:
+    """A lock was handed to us, says a message: is it ours, and for how long?"""
+
+    def test_trust_counts_from_the_last_request_before_and_for_two_seconds(self) -> None:
+        attempt = listening(at=100.0).answer("held", 60_000, 7, "them").tell(8, after=0.5)
+        assert attempt.result == Grant(token=8, asked_at=100.0, handed_for=2.0)
+
+    def test_or_for_the_ttl_if_that_is_shorter(self) -> None:
+        attempt = listening(at=100.0, ttl=1).answer("held", 60_000, 7, "them").tell(8, after=0.1)
+        assert attempt.result == Grant(token=8, asked_at=100.0, handed_for=1)
+
+    def test_every_request_that_finds_it_held_begins_it_anew(self) -> None:
+        attempt = listening(at=100.0).answer("held", 60_000, 7, "them")
+        attempt.wait()
+        asked_at = attempt.at
+        attempt.answer("held", 60_000, 7, "them").tell(8, after=0.5)
+        assert attempt.result == Grant(token=8, asked_at=asked_at, handed_for=2.0)
+
+    def test_the_trust_after_trouble_counts_from_the_request_that_was_answered(self) -> None:
+        attempt = listening(at=100.0).fail(after=0.5)
+        attempt.wait()
+        asked_at = attempt.at
+        attempt.answer("held", 60_000, 7, "them").tell(8)
+        assert attempt.result.asked_at == asked_at
+
+    @pytest.mark.parametrize(("ttl", "after"), [(60, 1.49), (60, 3.0), (0.5, 0.38)])
+    def test_with_little_trust_left_it_is_asked_for(self, ttl: float, after: float) -> None:
+        attempt = listening(ttl=ttl).answer("held", 60_000, 7, "them").tell(8, after=after)
+        assert attempt.ask().script is ACQUIRE
+        asked_at = attempt.at
+        assert attempt.answer("granted", 8).result == Grant(token=8, asked_at=asked_at)
+
+    def test_an_old_message_that_was_late_is_not_believed(self) -> None:
+        # We were handed the lock with token 8, and never heard of it; it ran out, and another has
+        # it with token 9, as we are told when we ask. Now the message of token 8 comes.
+        attempt = listening().answer("held", 60_000, 7, "them")
+        attempt.wait()
+        attempt.answer("held", 60_000, 9, "others").tell(8, after=0.01)
+        assert attempt.ask().script is ACQUIRE
+        # The one of token 10 is another matter.
+        attempt.answer("held", 60_000, 9, "others").tell(10, after=0.01)
+        assert attempt.result.token == 10
+
+    def test_nor_is_the_message_of_a_grant_that_another_has(self) -> None:
+        attempt = listening().answer("held", 60_000, 7, "them").tell(7, after=0.01)
+        assert attempt.ask().script is ACQUIRE
+
+    def test_nothing_is_believed_while_the_lock_carries_no_token_of_ours(self) -> None:
+        attempt = listening().answer("held", 60_000, "", "").tell(8, after=0.01)
+        assert attempt.ask().script is ACQUIRE
+
+    def test_nothing_is_believed_once_redis_has_lost_its_counter(self) -> None:
+        # Of what was said before that, 8 might be the token of a grant that is gone.
+        attempt = listening().answer("held", 60_000, 7, "them")
+        attempt.wait()
+        attempt.answer("held", 60_000, 1, "others").tell(8, after=0.01)
+        assert attempt.ask().script is ACQUIRE
+        attempt.answer("held", 60_000, 2, "others").tell(9, after=0.01)
+        assert attempt.ask().script is ACQUIRE
+
+    @pytest.mark.parametrize(
+        "durability", [Durability(guarded=True), Durability(counter_ttl=None, replicas=1)]
+    )
+    def test_nor_under_a_guard_or_with_replicas(self, durability: Durability) -> None:
+        attempt = listening(durability=durability)
+        attempt.answer("held", 60_000, 7, "them", acknowledged=1).tell(8, after=0.01)
+        assert attempt.ask().script is ACQUIRE
+        attempt.answer("granted", 8, acknowledged=1)
+        assert attempt.result.handed_for is None
+
+    def test_an_interrupt_between_the_message_and_its_use_gives_the_lock_back(self) -> None:
+        attempt = listening().answer("held", 60_000, 7, "them").throw(KeyboardInterrupt())
         assert attempt.ask().arguments == (HOLDER, RECORD)
 
 

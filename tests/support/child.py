@@ -38,13 +38,17 @@ class Parent:
         """
         os.write(self._output, json.dumps({"event": event, **facts}).encode() + b"\n")
 
+    def hear(self) -> str:
+        """Wait until the test says a word with `ChildProcess.tell`; return it."""
+        return sys.stdin.readline().strip()
+
     def wait_for(self, word: str) -> None:
         """Wait until the test says this word with `ChildProcess.tell`.
 
         Raises:
             EOFError: If it says something else, or nothing any more.
         """
-        said = sys.stdin.readline().strip()
+        said = self.hear()
         if said != word:
             raise EOFError(f"waited for {word!r}, got {said!r}")
 

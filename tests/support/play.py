@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fencing.locks import steps
 from fencing.locks.asking import Ask, Enter, Listen, Pause, Reply, Signal, Trouble, Wait
+from fencing.locks.durability import PLAIN, Durability
 from fencing.request import AcquireRequest
 
 if TYPE_CHECKING:
@@ -47,13 +48,20 @@ class Play:
         assert isinstance(self.step, Ask), self.step
         return self.step
 
-    def answer(self, status: str, *facts: object, after: float = 0.001, echo: str = "") -> Play:
+    def answer(
+        self,
+        status: str,
+        *facts: object,
+        after: float = 0.001,
+        echo: str = "",
+        acknowledged: int = 0,
+    ) -> Play:
         """Let Redis answer."""
         asked_at, holder = self.at, self.ask().arguments[0]
         self.at += after
         return self._go(
             lambda: self.call.send(
-                Reply([status, echo or holder, *map(str, facts)], asked_at, self.at)
+                Reply([status, echo or holder, *map(str, facts)], asked_at, self.at, acknowledged)
             )
         )
 
@@ -97,8 +105,15 @@ class Play:
         return self
 
 
-def play_acquire(at: float = 0.0, *, nonce: str = "", listens: bool = False, **wishes: Any) -> Play:
+def play_acquire(
+    at: float = 0.0,
+    *,
+    nonce: str = "",
+    listens: bool = False,
+    durability: Durability = PLAIN,
+    **wishes: Any,
+) -> Play:
     """An acquisition, up to its first request."""
     request = AcquireRequest(resource="r", **{"ttl": 10, **wishes})
-    call = steps.acquire(request, holder=HOLDER, started_at=at)
+    call = steps.acquire(request, holder=HOLDER, started_at=at, durability=durability)
     return Play(call, at, nonce=nonce, listens=listens)
