@@ -145,6 +145,7 @@ class BaseLease:
         self.admitted = False
         self.released = False
         self.releasing = False
+        self.raising = False
         self.scope: Scope | None = None
         self.kept = False
         self.lives_until = math.inf

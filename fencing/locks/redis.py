@@ -221,14 +221,15 @@ class RedisLockService(SeveralLocks, Administration):
         Returns:
             For each the error that :meth:`renew` would have raised; ``None``: it is renewed.
         """
+        tokens = [lease.token for lease, _ in leases]
         asks = [
             (lease.resource, Ask(RENEW, steps.renewal_of(lease, ttl, self._durability), within))
             for lease, ttl in leases
         ]
         came = self._redis.perform_together(asks, within, self._durability.wait_within(within))
         return [
-            steps.judge_renewal(lease, ttl, each, self._durability)
-            for (lease, ttl), each in zip(leases, came, strict=True)
+            steps.judge_renewal(lease, ttl, each, self._durability, token=token)
+            for (lease, ttl), each, token in zip(leases, came, tokens, strict=True)
         ]
 
     def release(self, lease: Lease) -> None:
@@ -479,6 +480,7 @@ class AsyncRedisLockService(AsyncSeveralLocks, AsyncAdministration):
         self, leases: Sequence[tuple[AsyncLease, float]], *, within: float
     ) -> list[FencingError | None]:
         """See :meth:`RedisLockService.renew_many`."""
+        tokens = [lease.token for lease, _ in leases]
         asks = [
             (lease.resource, Ask(RENEW, steps.renewal_of(lease, ttl, self._durability), within))
             for lease, ttl in leases
@@ -487,8 +489,8 @@ class AsyncRedisLockService(AsyncSeveralLocks, AsyncAdministration):
             asks, within, self._durability.wait_within(within)
         )
         return [
-            steps.judge_renewal(lease, ttl, each, self._durability)
-            for (lease, ttl), each in zip(leases, came, strict=True)
+            steps.judge_renewal(lease, ttl, each, self._durability, token=token)
+            for (lease, ttl), each, token in zip(leases, came, tokens, strict=True)
         ]
 
     async def release(self, lease: AsyncLease) -> None:

@@ -260,8 +260,9 @@ def renew(
         LockServiceError: Redis could not be asked; the lease is as it was.
     """
     call = Call(lease.resource, started_at, ends=lease.trusted_until, durability=durability)
+    token = lease.token
     reply, _ = yield from call.ask(RENEW, *renewal_of(lease, ttl, durability))
-    _judge_renewal(call, lease, ttl, reply)
+    _judge_renewal(call, lease, ttl, reply, token)
 
 
 def renewal_of(lease: BaseLease, ttl: float, durability: Durability = PLAIN) -> tuple[str, ...]:
@@ -270,7 +271,12 @@ def renewal_of(lease: BaseLease, ttl: float, durability: Durability = PLAIN) -> 
 
 
 def judge_renewal(
-    lease: BaseLease, ttl: float, came: Reply | Trouble, durability: Durability = PLAIN
+    lease: BaseLease,
+    ttl: float,
+    came: Reply | Trouble,
+    durability: Durability = PLAIN,
+    *,
+    token: int | None = None,
 ) -> FencingError | None:
     """What has come of a renewal that travelled with others; noted in the lease.
 
@@ -279,6 +285,7 @@ def judge_renewal(
         ttl: What it was renewed with, in seconds.
         came: The answer to it, or why there is none.
         durability: What the service asks Redis to keep.
+        token: The one it was asked with; default: the lease's.
 
     Returns:
         The error that :func:`renew` would raise; ``None``: it is renewed.
@@ -288,13 +295,13 @@ def judge_renewal(
         return call.error(came.help)
     try:
         call.check_echo(came, lease.holder)
-        _judge_renewal(call, lease, ttl, came)
+        _judge_renewal(call, lease, ttl, came, lease.token if token is None else token)
     except FencingError as error:
         return error
     return None
 
 
-def _judge_renewal(call: Call, lease: BaseLease, ttl: float, reply: Reply) -> None:
+def _judge_renewal(call: Call, lease: BaseLease, ttl: float, reply: Reply, token: int) -> None:
     match reply.answer[0]:
         case "renewed":
             call.require_acknowledged(reply, "the renewal, so the lease ends when it would have")
@@ -309,6 +316,9 @@ def _judge_renewal(call: Call, lease: BaseLease, ttl: float, reply: Reply) -> No
                     resource=lease.resource,
                     token=lease.token,
                 )
+        case "other" if lease.raising or lease.token != token:
+            # Ours under another token, perhaps; to be asked again when that is known.
+            raise call.error("the lease was given another token meanwhile, and was not renewed")
         case "absent" | "other" as found:
             raise _lost(lease, found)
         case _:
@@ -365,18 +375,22 @@ def raise_token(
     """
     lease.note_token(lease.token)  # changes nothing, and refuses an admitted lease
     call = Call(lease.resource, started_at, ends=lease.trusted_until, durability=durability)
-    reply, facts = yield from call.ask(RAISE, lease.holder, str(floor))
-    match reply.answer[0]:
-        case "raised":
-            token = call.token_in(facts)
-            if token <= floor:
-                raise call.nonsense(reply)
-            call.require_acknowledged(reply, "the new token")
-            lease.note_token(token)
-        case "absent" | "other" as found:
-            raise _lost(lease, found)
-        case found:
-            raise call.unusable(found, reply)
+    lease.raising = True  # renewals that are on their way carry the old one
+    try:
+        reply, facts = yield from call.ask(RAISE, lease.holder, str(floor))
+        match reply.answer[0]:
+            case "raised":
+                token = call.token_in(facts)
+                if token <= floor:
+                    raise call.nonsense(reply)
+                call.require_acknowledged(reply, "the new token")
+                lease.note_token(token)
+            case "absent" | "other" as found:
+                raise _lost(lease, found)
+            case found:
+                raise call.unusable(found, reply)
+    finally:
+        lease.raising = False
 
 
 def _lost(lease: BaseLease, found: str, *, at_release: bool = False) -> LeaseLostError:

@@ -99,6 +99,29 @@ def test_nothing_can_be_done_after_a_release_that_was_answered_with_nonsense(loc
     assert lease.released
 
 
+# A renewal, while the token is being raised.
+
+
+@pytest.mark.parametrize("noted", [False, True])
+def test_a_renewal_under_the_old_token_is_no_loss(locks_here, noted):
+    lease = locks_here.acquire("r")
+    token = lease.token
+    raising = steps.raise_token(lease, 41, started_at=now())
+    next(raising)
+    raised = Reply(["raised", lease.holder, "42"], now(), now())
+    if noted:
+        with pytest.raises(StopIteration):
+            raising.send(raised)
+    outcome = steps.judge_renewal(lease, 30, answer(lease, "other"), token=token)
+    assert isinstance(outcome, LockServiceError)
+    if not noted:
+        with pytest.raises(StopIteration):
+            raising.send(raised)
+    assert not lease.lost
+    assert isinstance(steps.judge_renewal(lease, 30, answer(lease, "other")), LeaseLostError)
+    assert lease.lost
+
+
 # Listeners.
 
 
