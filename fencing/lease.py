@@ -386,7 +386,8 @@ class BaseLease:
         # The lock service need not have noticed: it was the database that saw a newer holder, or
         # nothing of the lock was left to be released.
         return self._as_lost(
-            f"the lease on {self.resource!r} (token {self.token}) was lost before it was released"
+            f"the lease on {self.resource!r} (token {self.token}) was lost before it was released; "
+            "acquire it again and repeat the work from its first read"
         )
 
     def _over(self) -> None:

@@ -27,6 +27,10 @@ _NO_PERMISSION = (
 )
 
 # The first that fits: exception, text to be found in it, whether to try again, what it means.
+_UNREACHABLE = "Redis cannot be reached: see that it runs and its address is right, then try again"
+
+_SILENT = "Redis did not answer in time: see if it or the network is overloaded; then try again"
+
 _MEANINGS: list[tuple[type[BaseException], str, bool, str]] = [
     (
         redis.AuthenticationError,
@@ -87,11 +91,11 @@ _MEANINGS: list[tuple[type[BaseException], str, bool, str]] = [
         True,
         "the cluster cannot be used: look at its nodes",
     ),
-    (redis.exceptions.TryAgainError, "", True, "the slot is being moved (TRYAGAIN)"),
-    (redis.ConnectionError, "", True, "Redis cannot be reached"),
-    (redis.TimeoutError, "", True, "Redis did not answer in time"),
-    (TimeoutError, "", True, "Redis did not answer in time"),
-    (OSError, "", True, "Redis cannot be reached"),
+    (redis.exceptions.TryAgainError, "", True, "the slot is being moved (TRYAGAIN): try again"),
+    (redis.ConnectionError, "", True, _UNREACHABLE),
+    (redis.TimeoutError, "", True, _SILENT),
+    (TimeoutError, "", True, _SILENT),
+    (OSError, "", True, _UNREACHABLE),
     (
         redis.ResponseError,
         "WRONGTYPE",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+import redis.asyncio
 import redis.asyncio.lock
 import redis.lock
 
@@ -39,6 +41,23 @@ def test_both_add_the_same() -> None:
         "resource": [],
     }
     assert added(AsyncFencedLock, redis.asyncio.lock.Lock) == added(FencedLock, redis.lock.Lock)
+
+
+@pytest.mark.parametrize(
+    ("lock_class", "client", "goes_with_it"),
+    [
+        (FencedLock, redis.asyncio.Redis(), "AsyncFencedLock"),
+        (AsyncFencedLock, redis.Redis(), "FencedLock"),
+    ],
+    ids=["asyncio's client", "a sync client"],
+)
+def test_a_client_of_the_other_kind_is_refused_at_once(
+    lock_class: Any, client: Any, goes_with_it: str
+) -> None:
+    with pytest.raises(TypeError, match=f"^{lock_class.__name__} .*={goes_with_it}$"):
+        client.lock("name", timeout=10, lock_class=lock_class)
+    with pytest.raises(TypeError, match=f"={goes_with_it}$"):
+        lock_class(redis=client, name="name", timeout=10)
 
 
 def test_nobody_imports_it_who_does_not_ask_for_it() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import redis.asyncio.lock
 import redis.lock
@@ -21,6 +21,7 @@ from fencing.compat.redis.leases import AsyncLockGrantor, LockGrantor
 from fencing.compat.redis.model import Held, Memory
 from fencing.compat.redis.performing import AsyncPerformer, Performer
 from fencing.lease import AsyncLease, Lease, new_holder
+from fencing.locks.clients import AnyAsyncClient, AnyClient
 from fencing.request import MAX_TTL, AcquireRequest
 
 if TYPE_CHECKING:
@@ -45,8 +46,17 @@ class _Fenced:
     local: Any
     thread_local: bool
     _performer: Any
+    _other: ClassVar[tuple[Any, str]]
+    """Clients of the other kind, and the class that goes with them."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - redis-py's
+        client = args[0] if args else kwargs.get("redis")
+        clients, lock_class = self._other
+        if isinstance(client, clients):
+            raise TypeError(
+                f"{type(self).__name__} cannot talk through a {type(client).__module__}."
+                f"{type(client).__qualname__}; with that client use lock_class={lock_class}"
+            )
         super().__init__(*args, **kwargs)
         # redis-py gives a token to the thread that made the object only, so that in any other
         # its methods stop at an AttributeError.
@@ -135,7 +145,12 @@ class FencedLock(_Fenced, redis.lock.Lock):
         *args: As ``redis.lock.Lock`` takes them.
         **kwargs: As ``redis.lock.Lock`` takes them. ``timeout`` is the length of the lock in
             seconds; a lease lasts for 24 hours at the longest.
+
+    Raises:
+        TypeError: The client is one of ``redis.asyncio``.
     """
+
+    _other = AnyAsyncClient, "AsyncFencedLock"
 
     @property
     def lease(self) -> Lease:
@@ -215,6 +230,8 @@ class AsyncFencedLock(_Fenced, redis.asyncio.lock.Lock):
     Tasks of one thread share what an object has acquired, as with redis-py's own: give each task
     an object of its own.
     """
+
+    _other = AnyClient, "FencedLock"
 
     @property
     def lease(self) -> AsyncLease:

@@ -1,7 +1,8 @@
 """What to ask Redis for a lock of redis-py's kind, and what its answers mean.
 
 Without I/O and without a clock, as :mod:`fencing.locks.steps`: generators that yield what is to be
-done; the shells in :mod:`fencing.compat.redis.locks` do it, and send back or throw what came of it.
+done; the shells in :mod:`fencing.compat.redis.performing` do it, and send back or throw what came
+of it.
 
 redis-py decides when to ask, how long to wait and how often to repeat a request; what is decided
 here is that its answers can be trusted:
