@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from fencing.request import AcquireRequest
 
 __all__ = [
-    "Grant", "Held", "acquire", "give_up", "judge_renewal", "not_acquired", "raise_token",
-    "release", "renew", "renewal_of",
+    "Grant", "Held", "acquire", "give_up", "held_of", "judge_renewal", "label_of", "milliseconds",
+    "not_acquired", "raise_token", "release", "renew", "renewal_of",
 ]  # fmt: skip
 
 NO_WAIT_SECONDS = 2.0
@@ -140,7 +140,7 @@ class _Acquiring:
         self.call = Call(
             request.resource, started_at, ends=started_at + patience, durability=durability
         )
-        self.wishes = _milliseconds(request.ttl), str(request.floor), _label(request)
+        self.wishes = milliseconds(request.ttl), str(request.floor), label_of(request)
         self.nonce = ""
         self.record: tuple[str, ...] = ()
         self.maybe_ours = False
@@ -164,7 +164,7 @@ class _Acquiring:
                     return Grant(token, reply.asked_at)
                 yield from self.give_back_too_late(reply)
                 continue
-            held = _held(call, reply, facts, waited=call.at - self.started_at)
+            held = held_of(call, reply, facts, waited=call.at - self.started_at)
             if is_last:
                 return held
             self.belief.note_held(held.token, reply.asked_at)
@@ -219,7 +219,12 @@ class _Acquiring:
             yield from self.call.clean_up(self.holder, *self.record)
 
 
-def _held(call: Call, reply: Reply, facts: list[str], *, waited: float) -> Held:
+def held_of(call: Call, reply: Reply, facts: list[str], *, waited: float) -> Held:
+    """Who holds the lock, as an answer other than "granted" says; ``waited`` in seconds.
+
+    Raises:
+        LockServiceError: The keys are not a lock's of ours, or the counter is exhausted.
+    """
     match reply.answer[0], facts:
         case "held", [left, token, owner]:
             return Held(int(left) / 1000, token, owner, waited)
@@ -239,7 +244,7 @@ def not_acquired(request: AcquireRequest, held: Held) -> LockNotAcquiredError:
     advice = (
         "wait longer (blocking_timeout), or try again later"
         if request.patience
-        else "let the call wait (blocking=True), or try again later"
+        else "let the call wait (blocking, blocking_timeout), or try again later"
     )
     return LockNotAcquiredError(
         f"{request.resource!r} was not acquired in {held.waited:.3f} s: {holder} holds it, for "
@@ -267,7 +272,7 @@ def renew(
 
 def renewal_of(lease: BaseLease, ttl: float, durability: Durability = PLAIN) -> tuple[str, ...]:
     """The arguments of the script that renews a lease."""
-    return lease.holder, str(lease.token), _milliseconds(ttl), durability.keep
+    return lease.holder, str(lease.token), milliseconds(ttl), durability.keep
 
 
 def judge_renewal(
@@ -404,7 +409,8 @@ def _lost(lease: BaseLease, found: str, *, at_release: bool = False) -> LeaseLos
     )
 
 
-def _milliseconds(seconds: float) -> str:
+def milliseconds(seconds: float) -> str:
+    """A ttl as an argument of a script."""
     # Rounded up: the key must not expire before the trust that is counted from the same ttl.
     return str(math.ceil(seconds * 1000))
 
@@ -412,6 +418,6 @@ def _milliseconds(seconds: float) -> str:
 _LABEL_CHARACTERS = 200
 
 
-def _label(request: AcquireRequest) -> str:
-    # For people who look at the key, and for the message to those who wait.
+def label_of(request: AcquireRequest) -> str:
+    """The owner, for people who look at the key, and for the message to those who wait."""
     return request.owner_label[:_LABEL_CHARACTERS]

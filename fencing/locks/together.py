@@ -12,10 +12,15 @@ from fencing.lease import trust_ends
 from fencing.locks.asking import CLEAN_UP_SECONDS, GRACE_SECONDS, Ask, Call, Trouble
 from fencing.locks.durability import PLAIN, Durability
 from fencing.locks.scripts import ACQUIRE_ALL, RELEASE
-from fencing.locks.steps import NO_WAIT_SECONDS, TOO_LATE, Grant, not_acquired
-from fencing.locks.steps import _held as held_of
-from fencing.locks.steps import _label as label_of
-from fencing.locks.steps import _milliseconds as milliseconds
+from fencing.locks.steps import (
+    NO_WAIT_SECONDS,
+    TOO_LATE,
+    Grant,
+    held_of,
+    label_of,
+    milliseconds,
+    not_acquired,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
