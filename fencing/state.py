@@ -23,7 +23,8 @@ class LockState:
         remaining: How long it is held for, if it is not renewed, in seconds; infinity for a lock
             that never ends by itself.
         counter: The last token that was issued, 0 if none was; ``None`` if it cannot be told.
-        waiters: How many wait for it, as far as the lock service knows.
+        waiters: How many wait for it, as far as the lock service knows. In Redis those of one
+            process who wait without ``fair`` count as one.
     """
 
     resource: str

@@ -333,7 +333,7 @@ def _name(lease: BaseLease) -> str:
 def _say_closed(kept: int) -> None:
     if kept:
         _log.warning(
-            "the lock service was closed while %d leases were kept alive: they are no longer "
+            "the lock service was closed while leases were kept alive (%d): they are no longer "
             "renewed, and end by their ttl", kept,
         )  # fmt: skip
 

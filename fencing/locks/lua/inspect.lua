@@ -8,7 +8,7 @@
 --     lock      the lock's value, "token:holder:owner"; empty when it is free
 --     left      for how many milliseconds it is held; -1: without end
 --     counter   the token issued last; empty when none was; "?" when it is no string
---     waiters   how many wait
+--     waiters   how many have a place in the queue
 
 local nonce = ARGV[1]
 
