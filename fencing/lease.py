@@ -256,16 +256,18 @@ class BaseLease:
 
     # What a lock service and a guard report to the lease.
 
-    def note_renewed(self, *, asked_at: float, ttl: float) -> None:
+    def note_renewed(self, *, asked_at: float, ttl: float, in_background: bool = False) -> None:
         """The lock service has extended the lease to ``ttl`` seconds from ``asked_at``.
 
-        A lease that was given up is not revived: its holder may have been told.
+        A lease that was given up is not revived: its holder may have been told. In the background
+        a lease is never cut short: its holder may have renewed it for longer meanwhile.
         """
+        trusted_until = min(trust_ends(asked_at, ttl), self.lives_until)
         with self._lock:
             if self._lost or self._expired:
                 return
-            self.ttl = ttl
-            self.trusted_until = min(trust_ends(asked_at, ttl), self.lives_until)
+            if not in_background or trusted_until >= self.trusted_until:
+                self.ttl, self.trusted_until = ttl, trusted_until
             self.trouble = ""
         self._changed()
 

@@ -220,6 +220,7 @@ class AsyncDirect(_OnOneRedis):
 
     async def aclose(self) -> None:
         """See `AsyncSibling.aclose`."""
+        self._stack.leave_closed_loop()
         for pool in pools_of(self._made):
             await pool.disconnect()
 

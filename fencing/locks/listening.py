@@ -13,6 +13,7 @@ import os
 import queue
 import secrets
 import threading
+import weakref
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any, Self
 
@@ -50,8 +51,13 @@ class _Room:
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
+        self.forget()
+        _rooms.add(self)
+
+    def forget(self) -> None:
+        """Begin without anybody who waits, and with a channel of one's own."""
         self.nonce = secrets.token_hex(16)
-        self.channel = channel_of(namespace, self.nonce)
+        self.channel = channel_of(self._namespace, self.nonce)
         self._orphans: OrderedDict[str, str] = OrderedDict()
         self._has_warned = False
 
@@ -93,21 +99,17 @@ class Waiters(_Room):
     ) -> None:
         self._sibling = sibling
         self._give_back = give_back
-        self._begin(namespace)
-
-    def _begin(self, namespace: str) -> None:
         super().__init__(namespace)
-        self._pid = os.getpid()
+
+    def forget(self) -> None:
+        """See `_Room.forget`."""
+        super().forget()
         self.lock = threading.Lock()
         self.lines: Lines[queue.SimpleQueue[Message]] = Lines()
         self._subscribers: dict[Any, Subscriber[queue.SimpleQueue[Message]]] = {}
 
     def waiter(self, resource: str, key: bytes) -> Waiter:
         """Somebody who may have to wait for the lock under a key."""
-        if self._pid != os.getpid():
-            self._begin(
-                self._namespace
-            )  # a forked child: nobody of its parent waits here, nothing listens
         return Waiter(self, resource, key)
 
     def subscriber(self, key: bytes, *, start: bool) -> Any:  # noqa: ANN401 - as above
@@ -130,8 +132,6 @@ class Waiters(_Room):
 
     def close(self) -> None:
         """Listen no more; whoever still waits makes it begin again."""
-        if self._pid != os.getpid():
-            return
         with self.lock:
             subscribers = list(self._subscribers.values())
             self._subscribers.clear()
@@ -226,15 +226,28 @@ class AsyncWaiters(_Room):
     def __init__(
         self, sibling: AsyncSibling, namespace: str, give_back: Callable[[str, str], Any]
     ) -> None:
-        super().__init__(namespace)
         self._sibling = sibling
         self._give_back = give_back
         self._giving_back: set[asyncio.Task[None]] = set()
-        self.lines: Lines[_AsyncBox] = Lines()
         self._subscribers: dict[Any, AsyncSubscriber[_AsyncBox]] = {}
+        super().__init__(namespace)
+
+    def forget(self) -> None:
+        """See `_Room.forget`."""
+        super().forget()
+        # Kept, because a connection that is finalized is taken off its event loop's selector,
+        # which a forked child shares with its parent.
+        _inherited.extend(self._subscribers.values())
+        self._subscribers = {}
+        self.lines: Lines[_AsyncBox] = Lines()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def waiter(self, resource: str, key: bytes) -> AsyncWaiter:
         """See :meth:`Waiters.waiter`."""
+        if self._loop is None or self._loop.is_closed():
+            # Whoever waits in a loop that is over would keep his place in line for ever.
+            self.lines = Lines()
+            self._loop = asyncio.get_running_loop()
         return AsyncWaiter(self, resource, key)
 
     def subscriber(self, key: bytes, *, start: bool) -> Any:  # noqa: ANN401 - as above
@@ -365,3 +378,16 @@ class _AsyncBox:
     def _wake(self) -> None:
         if self._filled is not None and not self._filled.done():
             self._filled.set_result(None)
+
+
+_inherited: list[Any] = []
+_rooms: weakref.WeakSet[_Room] = weakref.WeakSet()
+
+
+def _forget_the_parent_s() -> None:
+    for room in list(_rooms):
+        room.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_the_parent_s)

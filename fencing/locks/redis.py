@@ -368,7 +368,7 @@ class AsyncRedisLockService(AsyncSeveralLocks, AsyncAdministration):
     """:class:`RedisLockService` for asyncio, over a client of ``redis.asyncio``.
 
     Its connections belong to one event loop; close them with :meth:`aclose`, or use the service
-    in ``async with``.
+    in ``async with``. After that loop has been closed, it begins anew in the next one.
     """
 
     def __init__(

@@ -202,6 +202,7 @@ class AsyncConnectionStack(_Stack):
 
     def __init__(self, pool: Any) -> None:
         self._connections: list[Any] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
         super().__init__(pool)
 
     def forget(self) -> None:
@@ -213,8 +214,20 @@ class AsyncConnectionStack(_Stack):
         self._connections = []
         self._pool.reset()
 
+    def leave_closed_loop(self) -> None:
+        """Begin without a connection where those that there are belong to a loop that is over."""
+        loop = asyncio.get_running_loop()
+        if loop is self._loop:
+            return
+        if self._loop is not None and self._loop.is_closed():
+            super().forget()
+            self._connections = []
+            self._pool.reset()
+        self._loop = loop
+
     def take_ready(self) -> Any:
         """A connection, if there is one that needs no waiting for; otherwise None."""
+        self.leave_closed_loop()
         if self._waiting or not self._idle:
             return None
         connection = self._idle.pop()
@@ -225,6 +238,7 @@ class AsyncConnectionStack(_Stack):
 
     async def take(self, end: float) -> Any:
         """See `ConnectionStack.take`; the caller ends connecting in time."""
+        self.leave_closed_loop()
         connection = await self._wait(end)
         if connection is None:
             return await self._make()

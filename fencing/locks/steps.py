@@ -300,19 +300,28 @@ def judge_renewal(
         return call.error(came.help)
     try:
         call.check_echo(came, lease.holder)
-        _judge_renewal(call, lease, ttl, came, lease.token if token is None else token)
+        under = lease.token if token is None else token
+        _judge_renewal(call, lease, ttl, came, under, in_background=True)
     except FencingError as error:
         return error
     return None
 
 
-def _judge_renewal(call: Call, lease: BaseLease, ttl: float, reply: Reply, token: int) -> None:
+def _judge_renewal(
+    call: Call,
+    lease: BaseLease,
+    ttl: float,
+    reply: Reply,
+    token: int,
+    *,
+    in_background: bool = False,
+) -> None:
     match reply.answer[0]:
         case "renewed":
             call.require_acknowledged(reply, "the renewal, so the lease ends when it would have")
             # Redis never shortens, so whichever of two answers is noted last, it is not later
             # than what Redis keeps.
-            lease.note_renewed(asked_at=reply.asked_at, ttl=ttl)
+            lease.note_renewed(asked_at=reply.asked_at, ttl=ttl, in_background=in_background)
             if call.at >= lease.trusted_until:
                 raise LeaseExpiredError(
                     f"the lease on {lease.resource!r} (token {lease.token}) was extended by "

@@ -312,7 +312,9 @@ def test_a_forked_child_has_connections_of_its_own(
         assert proxy.connections == 1
 
 
-def test_a_forked_child_of_a_loop_finalizes_nothing_of_its_parent_s(proxy: TcpProxy) -> None:
+async def test_a_forked_child_of_a_loop_finalizes_nothing_of_its_parent_s(
+    proxy: TcpProxy,
+) -> None:
     client = redis.asyncio.Redis.from_url(proxy.url)
     stack = AsyncConnectionStack(client.connection_pool)
     assert stack.take_ready() is None
