@@ -42,6 +42,14 @@ ada has ordered tea, milk
 refused before it was sent: unfenced write: INSERT of example_orders needs a lease on .*
 """
 
+TAKE_OVER = r"""
+A: token \d+, and hangs
+operator: A holds it, 1 waits
+B: token \d+, and writes
+A: refused: the lease on 'example-report:daily' \(token \d+\) was lost: .*
+written by B
+"""
+
 TTL_EXPIRY = r"""
 A: token \d+, reads 100
 A: is stopped
@@ -53,6 +61,7 @@ left: 80, so B's update stands
 
 OUTPUTS = {
     "repository": REPOSITORY,
+    "take_over": TAKE_OVER,
     "ttl_expiry": TTL_EXPIRY,
     "write_session": WRITE_SESSION,
     "write_session_async": WRITE_SESSION_ASYNC,
