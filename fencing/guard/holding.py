@@ -12,7 +12,20 @@ if TYPE_CHECKING:
 
     from fencing.request import AcquireRequest
 
-__all__ = ["resource_of_call"]
+__all__ = ["check_not_bare", "resource_of_call"]
+
+
+def check_not_bare(template: object) -> None:
+    """Refuse ``@guard.holding`` without arguments, which would decorate nothing.
+
+    Raises:
+        TypeError: What should be the template is a function.
+    """
+    if callable(template):
+        raise TypeError(
+            "holding() takes the template of a resource, not a function: "
+            '@guard.holding("account:{account_id}")'
+        )
 
 
 def resource_of_call(

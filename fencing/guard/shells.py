@@ -14,7 +14,7 @@ from fencing.core.held import enter_again, enter_again_async
 from fencing.core.performing import hand_out_nothing, perform, perform_async
 from fencing.errors import LockNotAcquiredError
 from fencing.guard.base import BaseGuard, check_engines
-from fencing.guard.holding import resource_of_call
+from fencing.guard.holding import check_not_bare, resource_of_call
 from fencing.hooks.database import Database
 from fencing.hooks.verifying import averify_databases, verify_databases
 from fencing.lease import AsyncLease, Lease
@@ -209,6 +209,7 @@ class Guard(BaseGuard[Lease], AcquiresAll):
             ValueError: The template names no parameter of the function, or an argument is out of
                 its range.
         """
+        check_not_bare(template)
         options: dict[str, Any] = {
             "ttl": ttl, "blocking": blocking, "blocking_timeout": blocking_timeout,
             "owner": owner, "fair": fair, "keepalive": keepalive, "max_lifetime": max_lifetime,
@@ -385,6 +386,7 @@ class AsyncGuard(BaseGuard[AsyncLease], AsyncAcquiresAll):
         reentrant: bool = False,
     ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
         """See :meth:`Guard.holding`; for asynchronous functions."""
+        check_not_bare(template)
         options: dict[str, Any] = {
             "ttl": ttl, "blocking": blocking, "blocking_timeout": blocking_timeout,
             "owner": owner, "fair": fair, "keepalive": keepalive, "max_lifetime": max_lifetime,

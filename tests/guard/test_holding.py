@@ -97,6 +97,13 @@ class TestBadInput:
         with pytest.raises(error):
             guard.holding(template, **options)(lambda account_id: account_id)
 
+    def test_without_a_template_is_refused_where_it_stands(self, guard, async_guard):
+        for each in (guard, async_guard):
+            with pytest.raises(TypeError, match="not a function"):
+
+                @each.holding
+                def work() -> None: ...
+
     def test_of_a_call_is_refused_before_anything_is_sent(self, guard, locks):
         @guard.holding("account:{account_id}")
         def work(account_id: object) -> None:
