@@ -703,16 +703,16 @@ class AsyncLease(BaseLease):
         traceback: TracebackType | None,
     ) -> None:
         block = self._cancelled_blocks.pop()
-        ours = block is not None and block.end(body)
+        # The cancellation was ours, and has done its work: what it means is the loss.
+        loss = self.loss() if block is not None and block.end(body) else None
         failure: FencingError_ | None = None
         try:
             if self._close():
                 await self._free()
         except (LeaseLostError, LockServiceError) as error:
             failure = error
-        if ours:
-            # The cancellation was ours, and has done its work: what it means is the loss.
-            raise failure if isinstance(failure, LeaseLostError) else self._was_lost() from body
+        if loss is not None:
+            raise loss from body
         self._settle(failure, body)
 
     def cancel_blocks(self) -> None:
