@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fencing.core.whereabouts import Whereabouts, current_task
 from fencing.errors import LockNotAcquiredError
@@ -19,29 +19,44 @@ __all__ = ["Held", "enter_again", "enter_again_async"]
 
 LeaseT = TypeVar("LeaseT", bound=BaseLease)
 
+_FEW = 64
+"""So many leases may have gone before they are looked for, and forgotten."""
 
-class Held(Generic[LeaseT]):
-    """The leases of one guard or lock service, by resource, thread and task."""
+
+class _Here(threading.local):
+    """What a guard or lock service has handed out in this thread."""
 
     def __init__(self) -> None:
-        self._leases: weakref.WeakValueDictionary[tuple[str, int, int], LeaseT] = (
-            weakref.WeakValueDictionary()
-        )
-        # The key's idents are used again when a thread or task has ended.
-        self._places: weakref.WeakKeyDictionary[LeaseT, Whereabouts] = weakref.WeakKeyDictionary()
+        self.leases: dict[tuple[str, int], tuple[weakref.ref[Any], Whereabouts]] = {}
+        self.purge_at = _FEW
+
+
+class Held(Generic[LeaseT]):
+    """The leases of one guard or lock service, by resource, thread and task; not held by it."""
+
+    # No weakref.WeakValueDictionary: it does its work in callbacks, in which Python swallows what
+    # a signal handler raises.
+
+    def __init__(self) -> None:
+        self._here = _Here()
 
     def note(self, lease: LeaseT) -> None:
         """A lease is handed out, here."""
-        self._leases[_key(lease.resource)] = lease
-        self._places[lease] = Whereabouts()
+        here = self._here
+        here.leases[_key(lease.resource)] = weakref.ref(lease), Whereabouts()
+        if len(here.leases) > here.purge_at:
+            here.leases = {key: item for key, item in here.leases.items() if item[0]()}
+            here.purge_at = 2 * len(here.leases) + _FEW
 
     def lease_here(self, resource: str) -> LeaseT | None:
         """The lease that this thread or task has on a resource."""
-        lease = self._leases.get(_key(resource))
-        if lease is None or lease.remaining <= 0:
+        found = self._here.leases.get(_key(resource))
+        if found is None:
             return None
-        place = self._places.get(lease)
-        return lease if place is not None and place.is_here() else None
+        lease: LeaseT | None = found[0]()
+        # A key's number is used again when a task has ended.
+        here = lease is not None and lease.remaining > 0 and found[1].is_here()
+        return lease if here else None
 
     def raise_if_held(self, resource: str) -> None:
         """Raise ``LockNotAcquiredError`` if this thread or task holds a resource."""
@@ -77,6 +92,6 @@ async def enter_again_async(held: Held[AsyncLease], request: AcquireRequest) -> 
     return lease
 
 
-def _key(resource: str) -> tuple[str, int, int]:
+def _key(resource: str) -> tuple[str, int]:
     task = current_task()
-    return resource, threading.get_ident(), 0 if task is None else id(task)
+    return resource, 0 if task is None else id(task)

@@ -142,7 +142,7 @@ async def test_the_innermost_block_of_the_lease_turns_the_cancellation_into_the_
 
     with pytest.raises(LeaseLostError):
         await work()
-    assert ended_with == [LeaseLostError]
+    assert ended_with == [LeaseExpiredError]
     assert asyncio.current_task().cancelling() == 0
 
 

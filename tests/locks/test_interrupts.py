@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import random
 import signal
 import threading
@@ -116,6 +117,7 @@ def test_an_interrupt_before_any_line_leaves_no_lock(
 
 def work_until_told(parent: Parent, url: str, namespace: str) -> None:
     """Acquire and release, and look after each interrupt whether a lock was left."""
+    faulthandler.dump_traceback_later(18)  # should it ever hang: where
     locks = RedisLockService.from_url(url, namespace=namespace)
 
     class Terminated(Exception):  # noqa: N818 - not an error of anybody's
