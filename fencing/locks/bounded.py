@@ -72,10 +72,14 @@ class _Bounded:
         self.socket_timeout, self.socket_connect_timeout = map(self._left, own)
         try:
             super().connect()  # type: ignore[misc]
+            self._watch = _watch(self._sock)
+            self._answers = Answers(self._parser.parse_error)
+        except BaseException:
+            # Also when a signal's exception comes in between: half connected is not connected.
+            self.disconnect()
+            raise
         finally:
             self.socket_timeout, self.socket_connect_timeout = own
-        self._watch = _watch(self._sock)
-        self._answers = Answers(self._parser.parse_error)
 
     def is_open(self) -> bool:
         """Whether it is connected, as far as we know."""

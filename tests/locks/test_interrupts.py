@@ -120,8 +120,8 @@ def work_until_told(parent: Parent, url: str, namespace: str) -> None:
     faulthandler.dump_traceback_later(18)  # should it ever hang: where
     locks = RedisLockService.from_url(url, namespace=namespace)
 
-    class Terminated(Exception):  # noqa: N818 - not an error of anybody's
-        """What this application makes of SIGTERM."""
+    class Terminated(BaseException):
+        """What this application makes of SIGTERM; others swallow an ``Exception`` in places."""
 
     def terminate(*_: object) -> None:
         raise Terminated
