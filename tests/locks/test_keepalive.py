@@ -244,7 +244,7 @@ async def test_a_slow_on_lost_stops_no_renewal(locks, redis_client, redis_namesp
 
 
 async def test_a_lease_that_was_dropped_is_no_longer_renewed(locks, lock_value, caplog):
-    lease = await locks.acquire("r", ttl=0.3, keepalive=True)
+    lease = await locks.acquire("r", ttl=TTL, keepalive=True)
     del lease
     until = now() + PATIENCE
     while lock_value("r") is not None:
