@@ -161,9 +161,32 @@ class AsyncClustered:
     """For `fencing.locks.clients.AsyncSibling`, over an asyncio cluster client."""
 
     def __init__(self, client: Any) -> None:
-        self._made = async_cluster_like(client)
-        self._free = asyncio.Semaphore(client.connection_kwargs["max_connections"])
+        self._given = client
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._own = async_cluster_like(self._given)
+        self._turns = asyncio.Semaphore(self._given.connection_kwargs["max_connections"])
         self._lost = False
+
+    def _leave_closed_loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        if loop is self._loop:
+            return
+        if self._loop is not None and self._loop.is_closed():
+            self._begin()
+        self._loop = loop
+
+    @property
+    def _made(self) -> Any:
+        self._leave_closed_loop()
+        return self._own
+
+    @property
+    def _free(self) -> asyncio.Semaphore:
+        self._leave_closed_loop()
+        return self._turns
 
     async def run(
         self, script: Script, keys: tuple[bytes, ...], args: list[bytes], end: float

@@ -8,14 +8,14 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis.asyncio
 
 from fencing.locks import AsyncRedisLockService, RedisLockService
 from fencing.locks.scripts import keys_of
+from tests.support.cluster import ValkeyCluster
 from tests.support.processes import ChildProcess
 
 if TYPE_CHECKING:
-    import redis
-
     from tests.support.child import Parent
 
 # In processes of their own: what a loop leaves behind that is not closed properly, Python warns of.
@@ -29,7 +29,14 @@ async def queued(others: RedisLockService, resource: str, count: int) -> None:
 
 def use_in_two_loops(parent: Parent, url: str, namespace: str) -> None:
     locks = AsyncRedisLockService.from_url(url, namespace=namespace, max_connections=1)
+    use_twice(parent, locks)
 
+
+def use_a_cluster_in_two_loops(parent: Parent, port: int) -> None:
+    use_twice(parent, AsyncRedisLockService(redis.asyncio.RedisCluster("127.0.0.1", port)))
+
+
+def use_twice(parent: Parent, locks: AsyncRedisLockService) -> None:
     async def use() -> None:
         async with locks.acquire("r", ttl=60):
             pass
@@ -100,6 +107,15 @@ def wait_in_a_forked_child(parent: Parent, url: str, namespace: str) -> None:
 
 def test_connections_of_a_closed_loop_are_not_used(redis_url: str, redis_namespace: str) -> None:
     with ChildProcess(use_in_two_loops, redis_url, redis_namespace) as child:
+        child.wait_for("done")
+        child.check()
+
+
+def test_nor_those_to_a_cluster() -> None:
+    with (
+        ValkeyCluster(nodes=1) as cluster,
+        ChildProcess(use_a_cluster_in_two_loops, cluster.port) as child,
+    ):
         child.wait_for("done")
         child.check()
 
