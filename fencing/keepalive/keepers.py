@@ -333,8 +333,8 @@ def _name(lease: BaseLease) -> str:
 def _say_closed(kept: int) -> None:
     if kept:
         _log.warning(
-            "the lock service was closed while leases were kept alive (%d): they are no longer "
-            "renewed, and end by their ttl", kept,
+            "the lock service was closed while leases were to be renewed in the background (%d): "
+            "they no longer are, and end when what they have left is over", kept,
         )  # fmt: skip
 
 

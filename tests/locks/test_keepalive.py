@@ -263,7 +263,7 @@ async def test_a_closed_service_renews_no_longer(locks, caplog):
         locks.locks.close()
     else:
         await locks.aclose()
-    assert "closed while leases were kept alive (1)" in caplog.text
+    assert "closed while leases were to be renewed in the background (1)" in caplog.text
     await lost.wait()
     assert lease.lost
     # It is still usable.
