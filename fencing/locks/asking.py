@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fencing.locks.scripts import Script
 
 __all__ = [
-    "NO_SUCH_NODE", "Ask", "Call", "Enter", "Listen", "Pause", "Reply", "Signal", "Step", "Steps",
+    "NO_SUCH_NODE", "Ask", "Call", "Line", "Listen", "Pause", "Reply", "Signal", "Step", "Steps",
     "Trouble", "Wait", "Waiting",
 ]  # fmt: skip
 
@@ -84,17 +84,13 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Enter:
-    """Begin to wait, if need be in line; send back a `Signal` when it is this waiter's turn.
+class Line:
+    """Stand in line behind others of this process; send back a `Signal` when it is one's turn.
 
     Attributes:
-        holder: The nonce of the acquisition.
-        in_line: Whether to stand in line behind others of this process.
         seconds: Longest time in line, in seconds.
     """
 
-    holder: str
-    in_line: bool
     seconds: float
 
 
@@ -164,7 +160,7 @@ class Trouble(Exception):  # noqa: N818 - what happened, not yet an error of our
         self.at = at
 
 
-Waiting = Enter | Listen | Wait
+Waiting = Line | Listen | Wait
 Step = Ask | Pause | Waiting
 Steps = Generator[Step, Any, T]
 """What a call does: yields steps, and is sent a `Reply` for an `Ask`, the time for a `Pause`, and a
@@ -253,9 +249,9 @@ class Call:
         """Wait for so many seconds."""
         self.at = yield Pause(max(0.0, seconds))
 
-    def enter(self, holder: str, *, in_line: bool, until: float) -> Steps[str]:
-        """Begin to wait; return with what to register, if anything, when it is one's turn."""
-        signal: Signal = yield Enter(holder, in_line, max(0.0, until - self.at))
+    def stand_in_line(self, *, until: float) -> Steps[str]:
+        """Wait for one's turn; return what to register with then, if anything."""
+        signal: Signal = yield Line(max(0.0, until - self.at))
         self.at = signal.at
         return signal.nonce
 

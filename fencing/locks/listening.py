@@ -8,31 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
-import queue
 import secrets
 import threading
 import weakref
-from collections import OrderedDict, deque
-from typing import TYPE_CHECKING, Any, Self
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
 
 from fencing.clock import now
-from fencing.errors import LockServiceError
-from fencing.locks.asking import Enter, Listen, Signal
 from fencing.locks.permissions import acl_rules
 from fencing.locks.subscribing import AsyncSubscriber, Subscriber
 from fencing.locks.trouble import REDIS_ERRORS
-from fencing.locks.waiting import LOST, READY, TURN, Lines, Message, channel_of
+from fencing.locks.waiters import AsyncBox, AsyncWaiter, Waiter
+from fencing.locks.waiting import Lines, Message, channel_of
 
 if TYPE_CHECKING:
+    import queue
     from collections.abc import Callable
-    from types import TracebackType
 
-    from fencing.locks.asking import Waiting
     from fencing.locks.clients import AsyncSibling, Sibling
 
-__all__ = ["AsyncWaiter", "AsyncWaiters", "Waiter", "Waiters"]
+__all__ = ["AsyncWaiters", "Waiters"]
 
 _log = logging.getLogger("fencing")
 
@@ -49,6 +45,8 @@ ORPHANS = 1000
 class _Room:
     """What both kinds of waiters have in common."""
 
+    _subscribers: dict[Any, Any]
+
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
         self.forget()
@@ -60,6 +58,11 @@ class _Room:
         self.channel = channel_of(self._namespace, self.nonce)
         self._orphans: OrderedDict[str, str] = OrderedDict()
         self._has_warned = False
+
+    @property
+    def listens(self) -> bool:
+        """Whether there may be somebody who listens."""
+        return bool(self._subscribers)
 
     def disown(self, holder: str, resource: str) -> None:
         """Give the lock back as soon as this holder, who has given up, is handed it."""
@@ -108,14 +111,12 @@ class Waiters(_Room):
         self.lines: Lines[queue.SimpleQueue[Message]] = Lines()
         self._subscribers: dict[Any, Subscriber[queue.SimpleQueue[Message]]] = {}
 
-    def waiter(self, resource: str, key: bytes) -> Waiter:
+    def waiter(self, resource: str, key: bytes, holder: str) -> Waiter:
         """Somebody who may have to wait for the lock under a key."""
-        return Waiter(self, resource, key)
+        return Waiter(self, resource, key, holder)
 
     def subscriber(self, key: bytes, *, start: bool) -> Any:  # noqa: ANN401 - as above
         """Who listens where a key is, if anybody does, or may be started; the lock is held."""
-        if not (start or self._subscribers):
-            return None
         try:
             node = self._sibling.node_of(key)
         except REDIS_ERRORS:
@@ -145,81 +146,6 @@ class Waiters(_Room):
             threading.Thread(target=self._give_back, args=arguments, daemon=True).start()
 
 
-class Waiter:
-    """One acquisition that may have to wait; at the end of its block it does not any more.
-
-    Ending is the same however often, and from wherever it was interrupted.
-    """
-
-    def __init__(self, waiters: Waiters, resource: str, key: bytes) -> None:
-        self._waiters = waiters
-        self._resource = resource
-        self._key = key
-        self._box: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self._holder = ""
-        self._subscriber: Any = None
-        self._listens = False
-
-    def perform(self, step: Waiting) -> Signal:
-        """Perform a step of waiting."""
-        if isinstance(step, Enter):
-            self._holder = step.holder
-            with self._waiters.lock:
-                has_turn = not step.in_line or self._waiters.lines.join(self._resource, self._box)
-            if not has_turn:
-                self._told(step.seconds, TURN)
-            return self._listen(0.0, start=False)
-        if isinstance(step, Listen):
-            return self._listen(step.seconds, start=True)
-        message = self._told(step.seconds, LOST if self._listens else READY, token=True)
-        return Signal(now(), token=message if isinstance(message, int) else 0)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if not self._holder:
-            return
-        if error is not None:
-            self._waiters.disown(self._holder, self._resource)
-        with self._waiters.lock:
-            if isinstance(error, LockServiceError):
-                self._waiters.lines.scatter(self._resource)
-            self._waiters.lines.leave(self._resource, self._box)
-            if self._subscriber is not None:
-                self._subscriber.audience.remove(self._holder)
-
-    def _listen(self, seconds: float, *, start: bool) -> Signal:
-        with self._waiters.lock:
-            found = self._waiters.subscriber(self._key, start=start)
-            if found is not self._subscriber and self._subscriber is not None:
-                self._subscriber.audience.remove(self._holder)
-            if found is not None:
-                found.audience.add(self._holder, self._box)
-            self._subscriber = found
-        if found is not None and not found.audience.listens:
-            self._told(seconds, READY, LOST)
-        self._listens = found is not None and found.audience.listens
-        return Signal(now(), nonce=self._waiters.nonce if self._listens else "")
-
-    def _told(self, seconds: float, *awaited: str, token: bool = False) -> Message | None:
-        """Which of the awaited it is told within so many seconds, if any; or else a token."""
-        end = now() + seconds
-        while True:
-            left = max(0.0, end - now())
-            try:
-                message = self._box.get(timeout=min(left, threading.TIMEOUT_MAX))
-            except queue.Empty:
-                return None
-            if message in awaited or (token and isinstance(message, int)):
-                return message
-
-
 class AsyncWaiters(_Room):
     """:class:`Waiters` for asyncio."""
 
@@ -229,7 +155,7 @@ class AsyncWaiters(_Room):
         self._sibling = sibling
         self._give_back = give_back
         self._giving_back: set[asyncio.Task[None]] = set()
-        self._subscribers: dict[Any, AsyncSubscriber[_AsyncBox]] = {}
+        self._subscribers: dict[Any, AsyncSubscriber[AsyncBox]] = {}
         super().__init__(namespace)
 
     def forget(self) -> None:
@@ -239,21 +165,19 @@ class AsyncWaiters(_Room):
         # which a forked child shares with its parent.
         _inherited.extend(self._subscribers.values())
         self._subscribers = {}
-        self.lines: Lines[_AsyncBox] = Lines()
+        self.lines: Lines[AsyncBox] = Lines()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def waiter(self, resource: str, key: bytes) -> AsyncWaiter:
+    def waiter(self, resource: str, key: bytes, holder: str) -> AsyncWaiter:
         """See :meth:`Waiters.waiter`."""
         if self._loop is None or self._loop.is_closed():
             # Whoever waits in a loop that is over would keep his place in line for ever.
             self.lines = Lines()
             self._loop = asyncio.get_running_loop()
-        return AsyncWaiter(self, resource, key)
+        return AsyncWaiter(self, resource, key, holder)
 
     def subscriber(self, key: bytes, *, start: bool) -> Any:  # noqa: ANN401 - as above
         """See :meth:`Waiters.subscriber`."""
-        if not (start or self._subscribers):
-            return None
         try:
             node = self._sibling.node_of(key)
         except REDIS_ERRORS:
@@ -284,100 +208,6 @@ class AsyncWaiters(_Room):
             task = asyncio.ensure_future(self._give_back(resource, holder))
             self._giving_back.add(task)
             task.add_done_callback(self._giving_back.discard)
-
-
-class AsyncWaiter:
-    """:class:`Waiter` for asyncio."""
-
-    def __init__(self, waiters: AsyncWaiters, resource: str, key: bytes) -> None:
-        self._waiters = waiters
-        self._resource = resource
-        self._key = key
-        self._box = _AsyncBox()
-        self._holder = ""
-        self._subscriber: Any = None
-        self._listens = False
-
-    async def perform(self, step: Waiting) -> Signal:
-        """See :meth:`Waiter.perform`."""
-        if isinstance(step, Enter):
-            self._holder = step.holder
-            has_turn = not step.in_line or self._waiters.lines.join(self._resource, self._box)
-            if not has_turn:
-                await self._told(step.seconds, TURN)
-            return await self._listen(0.0, start=False)
-        if isinstance(step, Listen):
-            return await self._listen(step.seconds, start=True)
-        awaited = LOST if self._listens else READY
-        message = await self._told(step.seconds, awaited, token=True)
-        return Signal(now(), token=message if isinstance(message, int) else 0)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if not self._holder:
-            return
-        if error is not None:
-            self._waiters.disown(self._holder, self._resource)
-        if isinstance(error, LockServiceError):
-            self._waiters.lines.scatter(self._resource)
-        self._waiters.lines.leave(self._resource, self._box)
-        if self._subscriber is not None:
-            self._subscriber.audience.remove(self._holder)
-
-    async def _listen(self, seconds: float, *, start: bool) -> Signal:
-        found = self._waiters.subscriber(self._key, start=start)
-        if found is not self._subscriber and self._subscriber is not None:
-            self._subscriber.audience.remove(self._holder)
-        if found is not None:
-            found.audience.add(self._holder, self._box)
-        self._subscriber = found
-        if found is not None and not found.audience.listens:
-            await self._told(seconds, READY, LOST)
-        self._listens = found is not None and found.audience.listens
-        return Signal(now(), nonce=self._waiters.nonce if self._listens else "")
-
-    async def _told(self, seconds: float, *awaited: str, token: bool = False) -> Message | None:
-        end = now() + seconds
-        while True:
-            message = await self._box.get(max(0.0, end - now()))
-            if message is None or message in awaited or (token and isinstance(message, int)):
-                return message
-
-
-class _AsyncBox:
-    """A queue of messages that one task waits for."""
-
-    def __init__(self) -> None:
-        self._messages: deque[Message] = deque()
-        self._filled: asyncio.Future[None] | None = None
-
-    def put(self, message: Message) -> None:
-        self._messages.append(message)
-        self._wake()
-
-    async def get(self, seconds: float) -> Message | None:
-        """The next message, or ``None`` if there is none within so many seconds."""
-        if not self._messages:
-            loop = asyncio.get_running_loop()
-            self._filled = loop.create_future()
-            timer = None if seconds == math.inf else loop.call_later(seconds, self._wake)
-            try:
-                await self._filled
-            finally:
-                if timer is not None:
-                    timer.cancel()
-        return self._messages.popleft() if self._messages else None
-
-    def _wake(self) -> None:
-        if self._filled is not None and not self._filled.done():
-            self._filled.set_result(None)
 
 
 _inherited: list[Any] = []

@@ -12,23 +12,25 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fencing.cancelling import heeding
 from fencing.clock import now
-from fencing.locks.asking import CLEAN_UP_SECONDS, NO_SUCH_NODE, Ask, Call, Pause, Reply, Waiting
+from fencing.locks.asking import CLEAN_UP_SECONDS, NO_SUCH_NODE, Ask, Call, Pause, Reply
 from fencing.locks.clients import AsyncSibling, Sibling
 from fencing.locks.listening import AsyncWaiters, Waiters
 from fencing.locks.scripts import keys_of, keys_of_all
 from fencing.locks.trouble import REDIS_ERRORS, trouble_of
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from fencing.locks.asking import Signal, Steps, Trouble
     from fencing.locks.clients import AnyAsyncClient, AnyClient
-    from fencing.locks.listening import AsyncWaiter, Waiter
+    from fencing.locks.waiters import AsyncWaiter, Waiter
     from fencing.locks.wire import Wait
 
 __all__ = ["AsyncPerformer", "Performer", "see_through", "texts_in"]
 
 T = TypeVar("T")
+
+_PLAIN = (Ask, Pause)  # looked for in a tuple, because a union is slower
 
 
 class Performer:
@@ -59,12 +61,33 @@ class Performer:
 
     def perform(self, call: Steps[T], resource: str) -> T:
         """Perform the steps of a call on a resource; return or raise what it does."""
-        keys = keys_of(self._namespace, resource)
-        # Twice, because an interrupt may come before the first line of its end.
-        with self._waiters.waiter(resource, keys[0]) as waiter, waiter:
-            return self._go_through(call, keys, waiter)
+        return self._go_through(call, keys_of(self._namespace, resource), None)
 
-    def _go_through(self, call: Steps[T], keys: tuple[bytes, ...], waiter: Waiter) -> T:
+    def perform_waiting(
+        self, call: Callable[[str | None], Steps[T]], resource: str, holder: str, *, in_line: bool
+    ) -> T:
+        """Perform the steps of an acquisition that may have to wait.
+
+        Args:
+            call: Made with the nonce that :func:`fencing.locks.acquiring.acquire` takes.
+            resource: What it acquires.
+            holder: The nonce of the acquisition.
+            in_line: Whether it stands in line behind others of this process.
+        """
+        keys = keys_of(self._namespace, resource)
+        waiter = self._waiters.waiter(resource, keys[0], holder)
+        try:
+            try:
+                return self._go_through(call(waiter.enter(in_line=in_line)), keys, waiter)
+            except BaseException as error:
+                waiter.give_up(error)
+                raise
+            finally:
+                waiter.leave()
+        finally:
+            waiter.leave()  # an interrupt may have come before the first line of the other one
+
+    def _go_through(self, call: Steps[T], keys: tuple[bytes, ...], waiter: Waiter | None) -> T:
         sent: Reply | Signal | float | None = None
         failure: BaseException | None = None
         while True:
@@ -75,10 +98,10 @@ class Performer:
             finally:
                 sent = failure = None  # a traceback that holds itself would outlive the call
             try:
-                if isinstance(step, Waiting):
-                    sent = waiter.perform(step)
-                else:
+                if isinstance(step, _PLAIN):
                     sent = self._perform(step, keys)
+                elif waiter is not None:
+                    sent = waiter.perform(step)
             except BaseException as error:  # noqa: BLE001 - the core decides about every one
                 failure = error
 
@@ -148,12 +171,28 @@ class AsyncPerformer:
 
     async def perform(self, call: Steps[T], resource: str) -> T:
         """See :meth:`Performer.perform`."""
-        keys = keys_of(self._namespace, resource)
-        # Twice, because an interrupt may come before the first line of its end.
-        with self._waiters.waiter(resource, keys[0]) as waiter, waiter:
-            return await self._go_through(call, keys, waiter)
+        return await self._go_through(call, keys_of(self._namespace, resource), None)
 
-    async def _go_through(self, call: Steps[T], keys: tuple[bytes, ...], waiter: AsyncWaiter) -> T:
+    async def perform_waiting(
+        self, call: Callable[[str | None], Steps[T]], resource: str, holder: str, *, in_line: bool
+    ) -> T:
+        """See :meth:`Performer.perform_waiting`."""
+        keys = keys_of(self._namespace, resource)
+        waiter = self._waiters.waiter(resource, keys[0], holder)
+        try:
+            try:
+                return await self._go_through(call(waiter.enter(in_line=in_line)), keys, waiter)
+            except BaseException as error:
+                waiter.give_up(error)
+                raise
+            finally:
+                waiter.leave()
+        finally:
+            waiter.leave()  # an interrupt may have come before the first line of the other one
+
+    async def _go_through(
+        self, call: Steps[T], keys: tuple[bytes, ...], waiter: AsyncWaiter | None
+    ) -> T:
         sent: Reply | Signal | float | None = None
         failure: BaseException | None = None
         while True:
@@ -164,11 +203,11 @@ class AsyncPerformer:
             finally:
                 sent = failure = None  # a traceback that holds itself would outlive the call
             try:
-                if isinstance(step, Waiting):
-                    sent = await waiter.perform(step)
-                else:
+                if isinstance(step, _PLAIN):
                     work = self._perform(step, keys)
                     sent = await (see_through(work) if step.see_through else work)
+                elif waiter is not None:
+                    sent = await waiter.perform(step)
             except BaseException as error:  # noqa: BLE001 - the core decides about every one
                 failure = error
 

@@ -25,14 +25,13 @@ from fencing.core.held import Held, enter_again, enter_again_async
 from fencing.errors import FencingError, LockNotAcquiredError
 from fencing.keepalive import aclose_keeper, close_keeper, keeper_of
 from fencing.lease import AsyncLease, Lease, new_holder
-from fencing.locks import looking, steps, together
+from fencing.locks import acquiring, looking, steps, together
 from fencing.locks.administration import Administration, AsyncAdministration
 from fencing.locks.asking import Ask
 from fencing.locks.clients import check_socket_timeout
 from fencing.locks.durability import COUNTER_SECONDS, REPLICA_SECONDS, Durability
 from fencing.locks.performing import AsyncPerformer, Performer
 from fencing.locks.scripts import RENEW, check_namespace
-from fencing.locks.steps import Grant
 from fencing.request import AcquireRequest, AsyncAcquireRequest, check_floor, check_ttl
 from fencing.service import Acquisition
 
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
+    from fencing.locks.acquiring import Outcome
+    from fencing.locks.asking import Steps
     from fencing.locks.clients import AnyAsyncClient, AnyClient
     from fencing.verification import ServiceVerification
 
@@ -341,14 +342,9 @@ class RedisLockService(SeveralLocks, Administration):
         holder = new_holder()
         lease: Lease | None = None
         try:
-            outcome = self._redis.perform(
-                steps.acquire(
-                    request, holder=holder, started_at=now(), durability=self._durability
-                ),
-                request.resource,
-            )
-            if not isinstance(outcome, Grant):
-                raise steps.not_acquired(request, outcome)  # noqa: TRY301 - decided by the steps
+            outcome = self._ask_for(request, holder)
+            if not isinstance(outcome, acquiring.Grant):
+                raise acquiring.not_acquired(request, outcome)  # noqa: TRY301 - decided by the steps
             lease = Lease(self, **_facts(request, holder, outcome))
             self._begin(lease, request)
             if outcome.handed_for is not None:
@@ -360,8 +356,28 @@ class RedisLockService(SeveralLocks, Administration):
             # A signal's exception between two lines of ours, of which the steps know nothing.
             if lease is not None:
                 lease.note_released()
-            self._redis.perform(steps.give_up(request, holder, started_at=now()), request.resource)
+            self._redis.perform(
+                acquiring.give_up(request, holder, started_at=now()), request.resource
+            )
             raise
+
+    def _ask_for(self, request: AcquireRequest, holder: str) -> Outcome:
+        started_at = now()
+
+        def call(nonce: str | None = "") -> Steps[Outcome]:
+            return acquiring.acquire(
+                request,
+                holder=holder,
+                started_at=started_at,
+                durability=self._durability,
+                nonce=nonce,
+            )
+
+        if request.patience > 0:
+            return self._redis.perform_waiting(
+                call, request.resource, holder, in_line=not request.fair
+            )
+        return self._redis.perform(call(), request.resource)
 
 
 class AsyncRedisLockService(AsyncSeveralLocks, AsyncAdministration):
@@ -577,14 +593,9 @@ class AsyncRedisLockService(AsyncSeveralLocks, AsyncAdministration):
         holder = new_holder()
         lease: AsyncLease | None = None
         try:
-            outcome = await self._redis.perform(
-                steps.acquire(
-                    request, holder=holder, started_at=now(), durability=self._durability
-                ),
-                request.resource,
-            )
-            if not isinstance(outcome, Grant):
-                raise steps.not_acquired(request, outcome)  # noqa: TRY301 - decided by the steps
+            outcome = await self._ask_for(request, holder)
+            if not isinstance(outcome, acquiring.Grant):
+                raise acquiring.not_acquired(request, outcome)  # noqa: TRY301 - decided by the steps
             lease = AsyncLease(self, **_facts(request, holder, outcome))
             self._begin(lease, request)
             if outcome.handed_for is not None:
@@ -597,12 +608,30 @@ class AsyncRedisLockService(AsyncSeveralLocks, AsyncAdministration):
             if lease is not None:
                 lease.note_released()
             await self._redis.perform(
-                steps.give_up(request, holder, started_at=now()), request.resource
+                acquiring.give_up(request, holder, started_at=now()), request.resource
             )
             raise
 
+    async def _ask_for(self, request: AcquireRequest, holder: str) -> Outcome:
+        started_at = now()
 
-def _facts(request: AcquireRequest, holder: str, grant: Grant) -> dict[str, Any]:
+        def call(nonce: str | None = "") -> Steps[Outcome]:
+            return acquiring.acquire(
+                request,
+                holder=holder,
+                started_at=started_at,
+                durability=self._durability,
+                nonce=nonce,
+            )
+
+        if request.patience > 0:
+            return await self._redis.perform_waiting(
+                call, request.resource, holder, in_line=not request.fair
+            )
+        return await self._redis.perform(call(), request.resource)
+
+
+def _facts(request: AcquireRequest, holder: str, grant: acquiring.Grant) -> dict[str, Any]:
     return {
         "resource": request.resource,
         "token": grant.token,

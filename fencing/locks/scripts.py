@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ACQUIRE", "ACQUIRE_ALL", "INSPECT", "PERMITTED", "RAISE", "RELEASE", "RENEW", "SCAN", "Script",
-    "check_namespace", "keys_of", "keys_of_all", "pattern_of", "resource_of_key",
+    "check_namespace", "keys_of", "keys_of_all", "milliseconds", "pattern_of", "resource_of_key",
 ]  # fmt: skip
 
 _OURS = "fencing.locks"
@@ -130,3 +131,9 @@ def check_namespace(namespace: str) -> str:
     except UnicodeEncodeError:
         raise ValueError(f"namespace must be encodable as UTF-8: {namespace!r}") from None
     return namespace
+
+
+def milliseconds(seconds: float) -> str:
+    """A ttl as an argument of a script."""
+    # Rounded up: the key must not expire before the trust that is counted from the same ttl.
+    return str(math.ceil(seconds * 1000))

@@ -9,18 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fencing.lease import trust_ends
-from fencing.locks.asking import CLEAN_UP_SECONDS, GRACE_SECONDS, Ask, Call, Trouble
-from fencing.locks.durability import PLAIN, Durability
-from fencing.locks.scripts import ACQUIRE_ALL, RELEASE
-from fencing.locks.steps import (
+from fencing.locks.acquiring import (
     NO_WAIT_SECONDS,
     TOO_LATE,
     Grant,
     held_of,
     label_of,
-    milliseconds,
     not_acquired,
 )
+from fencing.locks.asking import CLEAN_UP_SECONDS, GRACE_SECONDS, Ask, Call, Trouble
+from fencing.locks.durability import PLAIN, Durability
+from fencing.locks.scripts import ACQUIRE_ALL, RELEASE, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,7 +20,7 @@
   ended, and after ``REFRESH_SECONDS`` at the latest; what was handed to it meanwhile the script
   gives it then. So a lost message, an emptied queue or a lost channel costs that time and no more.
 
-Everything here is without I/O and without a clock; :mod:`fencing.locks.listening` performs it.
+Everything here is without I/O and without a clock; :mod:`fencing.locks.waiters` performs it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections import OrderedDict
-from itertools import islice
+from collections import deque
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from fencing.lease import trust_ends
@@ -155,28 +154,28 @@ class Lines(Generic[BoxT]):
     """
 
     def __init__(self) -> None:
-        self._lines: dict[str, OrderedDict[BoxT, None]] = {}
+        self._lines: dict[str, deque[BoxT]] = {}
 
     def join(self, resource: str, box: BoxT) -> bool:
         """Stand in line; return whether it is one's turn at once."""
         line = self._lines.get(resource)
-        if not line:
-            self._lines[resource] = OrderedDict([(box, None)])
-            return True
-        line[box] = None
-        return False
+        if line:
+            line.append(box)
+            return False
+        self._lines[resource] = deque((box,))
+        return True
 
     def leave(self, resource: str, box: BoxT) -> None:
         """Leave the line, from wherever one stands; whoever is the first then is told."""
         line = self._lines.get(resource)
         if line is None or box not in line:
             return
-        first, *second = islice(line, 2)
-        if first is box and second:
-            second[0].put(TURN)
-        del line[box]
-        if not line:
+        if len(line) == 1:
             del self._lines[resource]
+            return
+        if line[0] is box:
+            line[1].put(TURN)
+        line.remove(box)
 
     def scatter(self, resource: str) -> None:
         """End the line: each asks for itself.

@@ -16,7 +16,17 @@ from fencing import RedisLockService, blocks, group, lease
 from fencing.core import acquiring_all, held, plan, several
 from fencing.core import performing as core_performing
 from fencing.keepalive import agenda, keepers, rules, tickers
-from fencing.locks import asking, clients, listening, performing, steps, together, waiting
+from fencing.locks import (
+    acquiring,
+    asking,
+    clients,
+    listening,
+    performing,
+    steps,
+    together,
+    waiters,
+    waiting,
+)  # fmt: skip
 from fencing.locks import redis as service
 from fencing.locks.scripts import keys_of
 from tests.support.interrupting import interrupted_before_line
@@ -29,8 +39,9 @@ if TYPE_CHECKING:
     from tests.support.child import Parent
 
 MODULES = (
-    acquiring_all, agenda, asking, blocks, clients, core_performing, group, held, keepers, lease,
-    listening, performing, plan, rules, service, several, steps, tickers, together, waiting,
+    acquiring, acquiring_all, agenda, asking, blocks, clients, core_performing, group, held,
+    keepers, lease, listening, performing, plan, rules, service, several, steps, tickers, together,
+    waiters, waiting,
 )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from fencing.errors import (
 )
 from fencing.lease import Lease
 from fencing.locks import steps
+from fencing.locks.acquiring import TOO_LATE, Grant, Held
 from fencing.locks.asking import (
     ATTEMPT_SECONDS,
     ATTEMPTS,
@@ -25,7 +26,6 @@ from fencing.locks.asking import (
     Wait,
 )
 from fencing.locks.scripts import ACQUIRE, RAISE, RELEASE, RENEW
-from fencing.locks.steps import Grant, Held
 from fencing.locks.waiting import REFRESH_SECONDS
 from fencing.request import MAX_TOKEN
 from tests.support.play import HOLDER, Play, play_acquire
@@ -118,7 +118,7 @@ class TestAnswersThatComeTooLate:
 
     def test_not_for_ever(self) -> None:
         play = play_acquire(ttl=0.01)
-        for _ in range(steps.TOO_LATE - 1):
+        for _ in range(TOO_LATE - 1):
             play.answer("granted", 8, after=0.5).answer("released")
         play.answer("granted", 9, after=0.5)
         assert play.ask().script is RELEASE

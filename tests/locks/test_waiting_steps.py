@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from fencing.errors import LockServiceError
+from fencing.locks.acquiring import Grant, Held
 from fencing.locks.durability import Durability
 from fencing.locks.scripts import ACQUIRE, RELEASE
-from fencing.locks.steps import Grant, Held
 from fencing.locks.waiting import LOST, READY, REFRESH_SECONDS, TURN, Audience, Lines
 from tests.support.play import HOLDER, play_acquire
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fencing.locks import steps
-from fencing.locks.asking import Ask, Enter, Listen, Pause, Reply, Signal, Trouble, Wait
+from fencing.locks.acquiring import acquire
+from fencing.locks.asking import Ask, Line, Listen, Pause, Reply, Signal, Trouble, Wait
 from fencing.locks.durability import PLAIN, Durability
 from fencing.request import AcquireRequest
 
@@ -24,7 +24,7 @@ class Play:
         call: What decides.
         at: The time.
         nonce: Of the channel that is listened to, if it is asked for; empty: that fails.
-        listens: Whether it is listened to from the beginning.
+        listens: Whether it is listened to.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Play:
         self.step = None
         try:
             self.step = go()
-            while isinstance(self.step, Enter | Listen):
+            while isinstance(self.step, Line | Listen):
                 self.listens = self.listens or isinstance(self.step, Listen)
                 nonce = self.nonce if self.listens else ""
                 self.step = self.call.send(Signal(self.at, nonce=nonce))
@@ -115,5 +115,11 @@ def play_acquire(
 ) -> Play:
     """An acquisition, up to its first request."""
     request = AcquireRequest(resource="r", **{"ttl": 10, **wishes})
-    call = steps.acquire(request, holder=HOLDER, started_at=at, durability=durability)
+    call = acquire(
+        request,
+        holder=HOLDER,
+        started_at=at,
+        durability=durability,
+        nonce=nonce if listens else "",
+    )
     return Play(call, at, nonce=nonce, listens=listens)
