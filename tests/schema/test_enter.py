@@ -257,8 +257,10 @@ def test_no_trust_left_means_one_millisecond_not_no_limit(session, limit_ms):
     with pytest.raises(psycopg.Error) as caught:  # noqa: PT012
         enter(session, limit_ms=limit_ms)  # may be ended by its own limit already
         session.execute("SELECT pg_sleep(5)")
-    # Whichever limit comes first: idle, statement or transaction; some close the connection.
-    assert caught.value.sqlstate in {"25P03", "25P04", "57014"}
+    # Whichever limit comes first: idle, statement or transaction. Some close the connection, and
+    # who is sending just then may not hear why.
+    sqlstate = caught.value.sqlstate
+    assert sqlstate in {"25P03", "25P04", "57014"} or (sqlstate is None and session.closed)
     assert time.monotonic() - started < 3
 
 
