@@ -31,7 +31,7 @@ def round_trips(proxy: TcpProxy) -> int:
 
 
 @pytest.mark.parametrize("autocommit", [True, False])
-async def test_begin_and_entry_are_one_from_version_17_on(
+async def test_begin_and_entry_are_one(
     side, connection, proxy: TcpProxy, lease, autocommit
 ) -> None:
     await side.set_autocommit(connection, value=autocommit)
@@ -39,11 +39,9 @@ async def test_begin_and_entry_are_one_from_version_17_on(
     connection.add_notice_handler(notices.append)
     proxy.reset_counts()
     async with side.block(postgres.transaction(connection, lease)):
-        # Before, a pipeline would switch a limit off.
-        begun = 1 if connection.info.server_version >= 170000 else 2
-        assert round_trips(proxy) == begun
+        assert round_trips(proxy) == 1
         await side.execute(connection, "SELECT 1")
-    assert round_trips(proxy) == begun + 2
+    assert round_trips(proxy) == 3
     assert notices == []
     assert connection.autocommit == autocommit
 
