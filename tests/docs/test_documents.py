@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import psycopg
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import Engine, make_url
 
 import fencing
-from fencing import postgres
+from fencing import Guard, RedisLockService, postgres
+from fencing.postgres import PsycopgGuard
 from fencing.schema import names
 from tests.support.databases import plain_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -95,9 +96,19 @@ def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
                 source = "\n" * block.line + block.body
                 exec(compile(source, str(page), "exec", dont_inherit=True), namespace)
     finally:
+        close_all(namespace.values())
         for name in set(sys.modules) - modules:
             if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
                 del sys.modules[name]
+
+
+def close_all(values: Iterable[object]) -> None:
+    """Close what a page leaves open, which would be found in another test."""
+    for value in values:
+        if isinstance(value, Guard | PsycopgGuard | RedisLockService):
+            value.close()
+        elif isinstance(value, Engine):
+            value.dispose()
 
 
 def run_console(block: Block) -> None:
