@@ -20,6 +20,7 @@ from fencing import (
     StaleFenceError,
     UnfencedWriteError,
 )
+from fencing.hooks.driver import driver_of
 from tests.support.bank import Account, Bank
 from tests.support.proxy import TcpProxy
 from tests.support.scripted import ScriptedLocks, expire
@@ -141,7 +142,7 @@ class TestEndedSessions:
         with guard.acquire(resource) as lease, Session(engine) as session:
             session.get_one(Account, account).balance = 0
             session.flush()
-            bank.kill_backend(session.scalar(PID))
+            bank.kill_session(driver_of(session.connection()))
             with pytest.raises(OperationalError):
                 act(session)
             assert not lease.lost
@@ -154,7 +155,7 @@ class TestEndedSessions:
         with guard.acquire(resource) as lease, Session(engine) as session:
             session.get_one(Account, account).balance = 0
             session.flush()
-            bank.kill_backend(session.scalar(PID))
+            bank.kill_session(driver_of(session.connection()))
             expire(lease)
             with pytest.raises(LeaseExpiredError):
                 act(session)

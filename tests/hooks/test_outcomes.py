@@ -139,9 +139,7 @@ def test_a_session_that_had_ended_before_commit_is_no_unknown_outcome(guard, eng
     with guard.acquire(f"account:{account}", ttl=60), Session(engine) as session:
         session.get_one(Account, account).balance = 1
         session.flush()
-        pid = driver_of(session.connection()).info.backend_pid
-        bank.kill_backend(pid)
-        bank.wait_until_gone(pid)
+        bank.kill_session(driver_of(session.connection()))
         with pytest.raises(OperationalError):
             session.commit()
     assert bank.balance(account) == 100
@@ -152,9 +150,7 @@ def test_and_if_the_holder_was_overtaken_it_is_stale(guard, engine, bank, accoun
     with lease, Session(engine) as session:
         session.get_one(Account, account).balance = 1
         session.flush()
-        pid = driver_of(session.connection()).info.backend_pid
-        bank.kill_backend(pid)
-        bank.wait_until_gone(pid)
+        bank.kill_session(driver_of(session.connection()))
         bank.raise_mark(f"account:{account}", 9)
 
         event.listen(engine, "commit", lambda _connection: expire(lease))

@@ -37,12 +37,16 @@ def url(server: PostgresProcess) -> str:
 
 def crash(url: str) -> None:
     """Kill a backend, which makes the server end all others and recover; wait until it serves."""
-    with closing(psycopg.connect(url, autocommit=True)) as victim:
-        started = victim.execute("SELECT pg_postmaster_start_time()").fetchone()
+    with (
+        closing(psycopg.connect(url)) as victim,
+        closing(psycopg.connect(url, autocommit=True)) as witness,
+    ):
+        started = witness.execute("SELECT pg_postmaster_start_time()").fetchone()
         os.kill(victim.info.backend_pid, signal.SIGKILL)
+        # Until the server has noticed: it ends this one, which has nothing to do with the other.
         with suppress(psycopg.OperationalError):
-            while True:  # until it has been told
-                victim.execute("SELECT pg_sleep(0.01)")
+            while True:
+                witness.execute("SELECT pg_sleep(0.01)")
     while True:
         try:
             with psycopg.connect(url) as connection:

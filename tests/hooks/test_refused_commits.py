@@ -55,8 +55,8 @@ def test_it_is_rolled_back_for_good(
     with engine.begin() as next_user:
         next_user.execute(UNRELATED)
     assert bank.balance(account) == 100
-    # Nobody waits for what is left of it.
-    assert Guard(ScriptedLocks(2), engine).acquire(resource, blocking=False).admitted
+    # Nobody waits for what is left of it, once the server has seen its connection closed.
+    assert Guard(ScriptedLocks(2), engine).acquire(resource, blocking_timeout=10).admitted
 
 
 @ENDS

@@ -243,8 +243,7 @@ async def test_a_session_that_ended_before_commit_was_sent_is_no_unknown_outcome
     with pytest.raises(psycopg.OperationalError):  # noqa: PT012
         async with side.block(postgres.transaction(connection, lease)):
             await side.execute(connection, DEBIT, (account,))
-            bank.kill_backend(connection.info.backend_pid)
-            bank.wait_until_gone(connection.info.backend_pid)
+            bank.kill_session(connection)
     assert bank.balance(account) == 100
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import select
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -221,6 +222,16 @@ class Bank:
         """End a session as an administrator would; it has ended when this returns."""
         self.observer.execute("SELECT pg_terminate_backend(%s)", (pid,))
         self.wait_until_gone(pid)
+
+    def kill_session(self, driver: Any) -> None:
+        """:meth:`kill_backend` of a psycopg connection; its last words have arrived there, too.
+
+        They travel apart from what the server tells everyone else, and may come later.
+        """
+        self.kill_backend(driver.info.backend_pid)
+        arrival = select.poll()
+        arrival.register(driver.fileno(), select.POLLIN)
+        assert arrival.poll(20_000), "the end of the session never arrived"
 
 
 def enter_by_hand(connection: psycopg.Connection, resource: str, token: int, holder: str) -> None:
