@@ -46,7 +46,7 @@ def locks(
     if force_release is not None and prefix:
         raise click.UsageError("--prefix selects what is listed; it goes with no --force-release")
     from fencing.cli.schema import failing_in_one_line
-    from fencing.locks.administration import service_at
+    from fencing.locks.redis.administration import service_at
 
     with (
         failing_in_one_line(),

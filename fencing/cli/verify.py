@@ -84,7 +84,7 @@ def _of_database(url: str, models: tuple[str, ...]) -> tuple[Verification, str, 
 
 
 def _of_redis(url: str, namespace: str) -> tuple[ServiceVerification, str, dict[str, Any]]:
-    from fencing.locks.looking import verify_url
+    from fencing.locks.redis.looking import verify_url
     from fencing.verification.report import service_as_json, service_as_text
 
     found = verify_url(url, namespace)

@@ -17,7 +17,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from fencing.demo.bank import OPENING_BALANCE, RESOURCE, WITHDRAWALS, Account, Base
 from fencing.demo.process import DemonstrationError
 from fencing.demo.worker import Order
-from fencing.locks.scripts import keys_of
+from fencing.locks.redis.scripts import keys_of
 from fencing.migration import install
 from fencing.schema import ddl
 

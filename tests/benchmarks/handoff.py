@@ -27,7 +27,7 @@ import redis.asyncio
 
 from fencing.clock import now
 from fencing.embedded import ValkeyProcess
-from fencing.locks import AsyncRedisLockService, RedisLockService
+from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from tests.benchmarks.locks import in_turn, use_two_processors
 from tests.support.processes import ChildProcess
 

@@ -27,8 +27,8 @@ import redis
 import redis.asyncio
 
 from fencing.embedded import ValkeyProcess
-from fencing.locks import AsyncRedisLockService, RedisLockService
-from fencing.locks.clients import Sibling
+from fencing.locks.redis import AsyncRedisLockService, RedisLockService
+from fencing.locks.redis.clients import Sibling
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -12,8 +12,8 @@ import redis.asyncio
 import redis.asyncio.sentinel
 import redis.sentinel
 
-from fencing.locks import AsyncRedisLockService, RedisLockService
-from fencing.locks.scripts import keys_of
+from fencing.locks.redis import AsyncRedisLockService, RedisLockService
+from fencing.locks.redis.scripts import keys_of
 from tests.contract.facade import ThreadedLocks
 from tests.contract.suite import BadInputContract, LockServiceContract
 from tests.support.cluster import ValkeyCluster

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fencing.locks import AsyncRedisLockService, RedisLockService
+from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from tests.contract.facade import ThreadedLocks
 from tests.contract.faults import FaultContract
 from tests.support.proxy import TcpProxy

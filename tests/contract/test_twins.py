@@ -10,7 +10,7 @@ import pytest
 from fencing.group import AsyncLeaseGroup, LeaseGroup
 from fencing.guard import AsyncGuard, Guard
 from fencing.lease import AsyncLease, Lease
-from fencing.locks import AsyncRedisLockService, RedisLockService
+from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from fencing.postgres import AsyncPsycopgGuard, PsycopgGuard
 from fencing.service import AsyncLockService, LockService
 

@@ -24,7 +24,7 @@ from fencing import (
     RedisLockService,
     StaleFenceError,
 )
-from fencing.locks.scripts import keys_of
+from fencing.locks.redis.scripts import keys_of
 from tests.support.bank import BOB, Account, Bank, enter_by_hand
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 
 from fencing import AsyncRedisLockService, LeaseLostError, RedisLockService, postgres
 from fencing.clock import now
-from fencing.locks.scripts import keys_of
+from fencing.locks.redis.scripts import keys_of
 from tests.support.sides import SyncSide
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fencing.locks.acquiring import acquire
-from fencing.locks.asking import Ask, Line, Listen, Pause, Reply, Signal, Trouble, Wait
-from fencing.locks.durability import PLAIN, Durability
+from fencing.locks.redis.acquiring import acquire
+from fencing.locks.redis.asking import Ask, Line, Listen, Pause, Reply, Signal, Trouble, Wait
+from fencing.locks.redis.durability import PLAIN, Durability
 from fencing.request import AcquireRequest
 
 if TYPE_CHECKING:

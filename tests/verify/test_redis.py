@@ -13,10 +13,10 @@ from click.testing import CliRunner
 from fencing.cli.main import main
 from fencing.embedded import ValkeyProcess
 from fencing.errors import LockServiceError
-from fencing.locks import AsyncRedisLockService, RedisLockService
-from fencing.locks.permissions import BY_SCRIPTS, TO_WAKE, acl_rules
-from fencing.locks.server import Facts
-from fencing.locks.verifying import judged
+from fencing.locks.redis import AsyncRedisLockService, RedisLockService
+from fencing.locks.redis.permissions import BY_SCRIPTS, TO_WAKE, acl_rules
+from fencing.locks.redis.server import Facts
+from fencing.locks.redis.verifying import judged
 from tests.contract.facade import in_thread
 from tests.support.cluster import ValkeyCluster
 

@@ -10,7 +10,7 @@ from redis.exceptions import LockNotOwnedError
 from fencing.clock import now
 from fencing.compat.redis import steps
 from fencing.errors import LeaseLostError, LockServiceError
-from fencing.locks.trouble import REDIS_ERRORS, trouble_of
+from fencing.locks.redis.trouble import REDIS_ERRORS, trouble_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

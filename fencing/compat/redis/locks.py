@@ -21,7 +21,7 @@ from fencing.compat.redis.leases import AsyncLockGrantor, LockGrantor
 from fencing.compat.redis.model import Held, Memory
 from fencing.compat.redis.performing import AsyncPerformer, Performer
 from fencing.lease import AsyncLease, Lease, new_holder
-from fencing.locks.clients import AnyAsyncClient, AnyClient
+from fencing.locks.redis.clients import AnyAsyncClient, AnyClient
 from fencing.request import MAX_TTL, AcquireRequest
 
 if TYPE_CHECKING:

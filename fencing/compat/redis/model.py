@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fencing.lease import BaseLease
-    from fencing.locks.scripts import Script
+    from fencing.locks.redis.scripts import Script
 
 __all__ = ["GiveBack", "Grant", "Held", "Memory", "Reply", "Run"]
 

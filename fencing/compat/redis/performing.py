@@ -13,9 +13,9 @@ from redis.exceptions import NoScriptError
 from fencing.cancelling import heeding
 from fencing.clock import now
 from fencing.compat.redis.model import GiveBack, Reply
-from fencing.locks.asking import CLEAN_UP_SECONDS
-from fencing.locks.clients import AsyncSibling, Sibling
-from fencing.locks.performing import see_through, texts_in
+from fencing.locks.redis.asking import CLEAN_UP_SECONDS
+from fencing.locks.redis.clients import AsyncSibling, Sibling
+from fencing.locks.redis.performing import see_through, texts_in
 
 if TYPE_CHECKING:
     from fencing.compat.redis.model import Run

@@ -1,8 +1,8 @@
 """What to ask Redis for a lock of redis-py's kind, and what its answers mean.
 
-Without I/O and without a clock, as :mod:`fencing.locks.steps`: generators that yield what is to be
-done; the shells in :mod:`fencing.compat.redis.performing` do it, and send back or throw what came
-of it.
+Without I/O and without a clock, as :mod:`fencing.locks.redis.steps`: generators that yield what is
+to be done; the shells in :mod:`fencing.compat.redis.performing` do it, and send back or throw what
+came of it.
 
 redis-py decides when to ask, how long to wait and how often to repeat a request; what is decided
 here is that its answers can be trusted:
@@ -27,7 +27,7 @@ from redis.exceptions import LockError, LockNotOwnedError
 
 from fencing.compat.redis.model import GiveBack, Grant, Reply, Run
 from fencing.lease import trust_ends
-from fencing.locks.scripts import Script
+from fencing.locks.redis.scripts import Script
 from fencing.request import MAX_TTL, check_floor, check_token
 from fencing.state import LockState
 

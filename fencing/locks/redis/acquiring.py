@@ -1,0 +1,250 @@
+"""Acquiring one lock: what to ask, what the answers mean, and when to believe what one is told.
+
+Without I/O and without a clock, like :mod:`fencing.locks.redis.steps`, which states the rules. How
+one waits is told in :mod:`fencing.locks.redis.waiting`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fencing.errors import LockNotAcquiredError
+from fencing.lease import trust_ends
+from fencing.locks.redis.asking import Call
+from fencing.locks.redis.durability import PLAIN, Durability
+from fencing.locks.redis.scripts import ACQUIRE, milliseconds
+from fencing.locks.redis.waiting import Belief, pause, record_of
+
+if TYPE_CHECKING:
+    from fencing.locks.redis.asking import Reply, Steps
+    from fencing.request import AcquireRequest
+
+__all__ = ["Grant", "Held", "Outcome", "acquire", "give_up", "held_of", "label_of", "not_acquired"]
+
+NO_WAIT_SECONDS = 2.0
+"""How long a call that does not wait for the lock may take on Redis, retries included, in s."""
+
+TOO_LATE = 3
+"""How often a lock may be granted too late before the ttl counts as too short."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The lock is ours.
+
+    Attributes:
+        token: The token.
+        asked_at: When the request was sent that it counts from, in seconds of
+            :func:`fencing.clock.now`.
+        handed_for: For how long it was handed over, in seconds, until it is renewed; ``None``: it
+            was asked for, and lasts its ttl.
+    """
+
+    token: int
+    asked_at: float
+    handed_for: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The lock is another's.
+
+    Attributes:
+        left: How long it is held for, if not renewed, in seconds.
+        token: The holder's token; empty where it could not be read.
+        owner: The holder's label.
+        waited: How long we have waited, in seconds.
+    """
+
+    left: float
+    token: str
+    owner: str
+    waited: float
+
+
+Outcome = Grant | Held
+
+
+def acquire(
+    request: AcquireRequest,
+    *,
+    holder: str,
+    started_at: float,
+    durability: Durability = PLAIN,
+    nonce: str | None = "",
+) -> Steps[Outcome]:
+    """Acquire a lock, waiting for it as long as the request says.
+
+    Args:
+        request: What the caller asks for.
+        holder: The nonce of this acquisition.
+        started_at: Now (:func:`fencing.clock.now`, seconds).
+        durability: What the service asks Redis to keep.
+        nonce: Of the channel that this process listens to, for those who wait; empty if it does
+            not; ``None``: others of this process are before us.
+
+    Returns:
+        A grant that is trusted at the time of its answer, or who held the lock at the deadline.
+
+    Raises:
+        LockServiceError: Redis is out of reach, or what it keeps cannot be a lock of ours.
+    """
+    acquiring = _Acquiring(request, holder, started_at, durability)
+    try:
+        return (yield from acquiring.go_on(nonce))
+    except GeneratorExit:
+        raise
+    except BaseException:
+        yield from acquiring.clean_up()
+        raise
+
+
+def give_up(request: AcquireRequest, holder: str, *, started_at: float) -> Steps[None]:
+    """Release what may have been acquired, whatever has become of the acquisition's own steps."""
+    yield from Call(request.resource, started_at, ends=started_at).clean_up(holder)
+
+
+class _Acquiring:
+    """An acquisition on its way: what may be left of it in Redis, and what it knows."""
+
+    def __init__(
+        self, request: AcquireRequest, holder: str, started_at: float, durability: Durability
+    ) -> None:
+        self.request = request
+        self.holder = holder
+        self.started_at = started_at
+        self.deadline = started_at + request.patience
+        patience = request.patience or NO_WAIT_SECONDS
+        self.call = Call(
+            request.resource, started_at, ends=started_at + patience, durability=durability
+        )
+        self.wishes = milliseconds(request.ttl), str(request.floor), label_of(request)
+        self.nonce = ""
+        self.record: tuple[str, ...] = ()
+        self.belief: Belief | None = None
+        self.maybe_ours = False
+        self.too_late = 0
+
+    def go_on(self, nonce: str | None) -> Steps[Outcome]:
+        call = self.call
+        if nonce is None:
+            nonce = yield from call.stand_in_line(until=self.deadline)
+        self.nonce = nonce
+        while True:
+            is_last = call.at >= self.deadline
+            arguments = self.arguments(is_last=is_last)
+            self.maybe_ours = True
+            reply, facts = yield from call.ask(ACQUIRE, *arguments)
+            self.maybe_ours = reply.answer[0] == "granted"
+            if self.maybe_ours:
+                token = call.token_in(facts)
+                call.require_acknowledged(reply, "the lock, so it was given back")
+                if call.at < trust_ends(reply.asked_at, self.request.ttl):
+                    return Grant(token, reply.asked_at)
+                yield from self.give_back_too_late(reply)
+                continue
+            held = held_of(call, reply, facts, waited=call.at - self.started_at)
+            if is_last:
+                return held
+            grant = yield from self.wait(held, reply.asked_at)
+            if grant is not None:
+                return grant
+
+    def arguments(self, *, is_last: bool) -> tuple[str, ...]:
+        """What to ask with: as a waiter if we listen, and the last time to be let go."""
+        asked = (self.holder, *self.wishes, self.call.durability.keep)
+        if is_last:
+            return (*asked, *self.record, "last") if self.record else asked
+        if not self.nonce:
+            return asked
+        ttl, floor, label = self.wishes
+        self.record = (record_of(self.holder, ttl, floor, self.nonce, label),)
+        return (*asked, *self.record)
+
+    def give_back_too_late(self, reply: Reply) -> Steps[None]:
+        self.too_late += 1
+        if self.too_late == TOO_LATE or self.call.at >= self.deadline:
+            raise self.call.error(
+                f"the lock was granted, but a ttl of {self.request.ttl} s had run out before the "
+                f"answer came ({self.call.at - reply.asked_at:.3f} s): ask for a longer ttl, or "
+                "look why Redis answers so slowly"
+            )
+        yield from self.call.clean_up(self.holder)
+
+    def wait(self, held: Held, asked_at: float) -> Steps[Grant | None]:
+        """Wait until the lock is handed to us, or it is worth asking again.
+
+        Who could not register asks again as soon as he can.
+        """
+        call = self.call
+        ask_at = call.at + pause(held.left, self.deadline - call.at)
+        if self.belief is None:
+            self.belief = Belief(self.request.ttl)
+        self.belief.note_held(held.token, asked_at)
+        if not self.nonce:
+            self.nonce = yield from call.listen(until=ask_at)
+            if self.nonce:
+                return None
+        token = yield from call.wait(ask_at - call.at)
+        if token and not self.must_ask and self.belief.allows(token, call.at):
+            return Grant(token, asked_at, self.belief.seconds)
+        # The channel may have been lost, or the resource have moved to another node.
+        self.nonce = yield from call.listen(until=self.deadline)
+        return None
+
+    @property
+    def must_ask(self) -> bool:
+        """Whether a message is not enough.
+
+        Replicas are waited for by asking only; and under a guard, where admission takes longer
+        than to ask, a lease is to last from the beginning.
+        """
+        return self.call.durability.guarded or self.call.durability.replicas > 0
+
+    def clean_up(self) -> Steps[None]:
+        if self.maybe_ours or self.record:
+            yield from self.call.clean_up(self.holder, *self.record)
+
+
+def held_of(call: Call, reply: Reply, facts: list[str], *, waited: float) -> Held:
+    """Who holds the lock, as an answer other than "granted" says; ``waited`` in seconds.
+
+    Raises:
+        LockServiceError: The keys are not a lock's of ours, or the counter is exhausted.
+    """
+    match reply.answer[0], facts:
+        case "held", [left, token, owner]:
+            return Held(int(left) / 1000, token, owner, waited)
+        case "endless", _:
+            raise call.error(
+                "the lock's key has no expiry, so nobody would ever be granted it: it was not "
+                "written by a lock service, or somebody ran PERSIST on it; look at the key and "
+                "delete it"
+            )
+        case found, _:
+            raise call.unusable(found, reply)
+
+
+def not_acquired(request: AcquireRequest, held: Held) -> LockNotAcquiredError:
+    """The error that says who holds the lock, and what to do about it."""
+    holder = f"{held.owner or 'another holder'} (token {held.token or 'unknown'})"
+    advice = (
+        "wait longer (blocking_timeout), or try again later"
+        if request.patience
+        else "let the call wait (blocking, blocking_timeout), or try again later"
+    )
+    return LockNotAcquiredError(
+        f"{request.resource!r} was not acquired in {held.waited:.3f} s: {holder} holds it, for "
+        f"another {held.left:.3f} s unless renewed; {advice}",
+        resource=request.resource,
+        waited=held.waited,
+    )
+
+
+_LABEL_CHARACTERS = 200
+
+
+def label_of(request: AcquireRequest) -> str:
+    """The owner, for people who look at the key, and for the message to those who wait."""
+    return request.owner_label[:_LABEL_CHARACTERS]

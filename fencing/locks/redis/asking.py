@@ -1,0 +1,321 @@
+"""Asking Redis until it answers: the steps a shell performs, and when to try again or give up.
+
+Without I/O and without a clock, like :mod:`fencing.locks.redis.steps`, which states the rules.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fencing.errors import LockServiceError
+from fencing.locks.redis.durability import PLAIN
+from fencing.locks.redis.scripts import RELEASE
+from fencing.locks.redis.waiting import LISTEN_SECONDS
+from fencing.request import MAX_TOKEN
+
+if TYPE_CHECKING:
+    from fencing.locks.redis.durability import Durability
+    from fencing.locks.redis.scripts import Script
+
+__all__ = [
+    "NO_SUCH_NODE", "Ask", "Call", "Line", "Listen", "Pause", "Reply", "Signal", "Step", "Steps",
+    "Trouble", "Wait", "Waiting",
+]  # fmt: skip
+
+T = TypeVar("T")
+
+ATTEMPTS = 5
+"""How often a request is tried before Redis counts as out of reach."""
+
+TROUBLE_SECONDS = 4.0
+"""How long a request is tried before Redis counts as out of reach, in seconds."""
+
+ATTEMPT_SECONDS = 2.0
+"""Longest wait for one answer, in seconds; a shorter socket time-out of the client's holds."""
+
+CLEAN_UP_SECONDS = 1.0
+"""How long the clean-up after an unknown outcome may take, in seconds."""
+
+GRACE_SECONDS = 0.25
+"""What an attempt or a clean-up is given even when the deadline leaves less, in seconds."""
+
+RETRY_SECONDS = 0.05
+"""Pause before the first retry after trouble, in seconds; doubled for each further one."""
+
+NO_SUCH_NODE = "nodeless"
+"""What is answered, instead of by a script, where there is no primary of that number."""
+
+
+# What the shell performs.
+
+
+@dataclass(slots=True)  # not frozen, which makes it dear to create
+class Ask:
+    """Run a script on the resource's keys; send back a `Reply`, or throw `Trouble`.
+
+    Attributes:
+        script: Which one.
+        arguments: Its ARGV.
+        within: How long the answer may take, in seconds, connecting included.
+        see_through: Whether it must be done even while the caller is being cancelled.
+        to: Whose keys it works on, where that is not the call's one resource: those of several
+            resources, or none, on the primary of that number (0 is there, and more on a cluster).
+        wait: How many replicas to wait for behind it, on its connection, and how long at most, in
+            seconds; the `Reply` says how many there were.
+    """
+
+    script: Script
+    arguments: tuple[str, ...]
+    within: float
+    see_through: bool = False
+    to: tuple[str, ...] | int | None = None
+    wait: tuple[int, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait for so many seconds; send back the time."""
+
+    seconds: float
+    see_through: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Stand in line behind others of this process; send back a `Signal` when it is one's turn.
+
+    Attributes:
+        seconds: Longest time in line, in seconds.
+    """
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Listen for a lock that is handed over; send back a `Signal`, whether or not it worked.
+
+    Attributes:
+        seconds: Longest time it may take, in seconds.
+    """
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait to be told something, for so many seconds; send back a `Signal`."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """What came of waiting.
+
+    Attributes:
+        at: The time (:func:`fencing.clock.now`, seconds).
+        nonce: Of the channel that this process listens to; empty if it does not.
+        token: The token with which the lock was handed over; 0 if it was not.
+    """
+
+    at: float
+    nonce: str = ""
+    token: int = 0
+
+
+@dataclass(slots=True)  # not frozen, which makes it dear to create
+class Reply:
+    """What Redis answered.
+
+    Attributes:
+        answer: As the script's header says.
+        asked_at: When the request was sent (:func:`fencing.clock.now`, seconds).
+        at: When the answer was there (the same clock).
+        acknowledged: How many replicas have what it did; 0 where none were waited for.
+    """
+
+    answer: list[str]
+    asked_at: float
+    at: float
+    acknowledged: int = 0
+
+
+class Trouble(Exception):  # noqa: N818 - what happened, not yet an error of ours
+    """A request to Redis has failed; the cause is chained.
+
+    Attributes:
+        help: What it means and what to do about it.
+        passing: Whether trying again may help.
+        at: When it failed (:func:`fencing.clock.now`, seconds).
+    """
+
+    def __init__(self, help_: str, *, passing: bool, at: float) -> None:
+        super().__init__(help_)
+        self.help = help_
+        self.passing = passing
+        self.at = at
+
+
+Waiting = Line | Listen | Wait
+Step = Ask | Pause | Waiting
+Steps = Generator[Step, Any, T]
+"""What a call does: yields steps, and is sent a `Reply` for an `Ask`, the time for a `Pause`, and a
+`Signal` for the others."""
+
+
+class Call:
+    """One call of a lock service.
+
+    Attributes:
+        resource: What it is about, or the first of several; empty: about none.
+        about: What it is about, in messages, where that is not the resource.
+        to: Where what it asks goes, as in `Ask`.
+        at: The time as last told by the shell (:func:`fencing.clock.now`, seconds).
+        ends: When the call is to be over (the same clock).
+        repeated: Whether the answer is to a repeated request: what it finds may be the work of an
+            earlier one, of which we never heard.
+        durability: What every request of it asks Redis to keep.
+    """
+
+    def __init__(
+        self, resource: str, started_at: float, *, ends: float, durability: Durability = PLAIN
+    ) -> None:
+        self.resource = resource
+        self.about = ""
+        self.to: tuple[str, ...] | int | None = None
+        self.durability = durability
+        self.at = started_at
+        self.ends = ends
+        self.repeated = False
+
+    def ask(self, script: Script, *arguments: str) -> Steps[tuple[Reply, list[str]]]:
+        """Ask until there is an answer; return it, and its facts after the echoed holder."""
+        failures = 0
+        for_replicas = self.durability.replica_timeout if self.durability.replicas else 0.0
+        ends = min(self.ends, self.at + TROUBLE_SECONDS + for_replicas)
+        while True:
+            # A little is kept back, so that the clean-up ends by the deadline, too.
+            within = min(ATTEMPT_SECONDS + for_replicas, ends - GRACE_SECONDS - self.at)
+            within = max(GRACE_SECONDS, within)
+            try:
+                reply: Reply = yield Ask(
+                    script,
+                    arguments,
+                    within,
+                    to=self.to,
+                    wait=self.durability.wait_within(within),
+                )
+            except Trouble as trouble:
+                self.at = trouble.at
+                failures += 1
+                pause = RETRY_SECONDS * 2 ** (failures - 1)
+                pause *= random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+                hopeless = self.at + pause >= ends - GRACE_SECONDS
+                if not trouble.passing or failures == ATTEMPTS or hopeless:
+                    tries = f" (attempts: {failures})" if failures > 1 else ""
+                    raise self.error(f"{trouble.help}{tries}") from trouble.__cause__
+                self.repeated = True
+                yield from self.pause(pause)
+                continue
+            self.at = reply.at
+            self.check_echo(reply, arguments[0])
+            return reply, reply.answer[2:]
+
+    def check_echo(self, reply: Reply, holder: str) -> None:
+        """Raise unless the answer is to our own question: it carries the holder who asked."""
+        if len(reply.answer) < 2 or reply.answer[1] != holder:  # noqa: PLR2004 - word and holder
+            raise self.nonsense(reply)
+
+    def require_acknowledged(self, reply: Reply, what: str) -> None:
+        """Raise LockServiceError unless enough replicas have acknowledged.
+
+        Args:
+            reply: To the request.
+            what: What they should have, and what becomes of it now.
+        """
+        wanted = self.durability.replicas
+        if reply.acknowledged < wanted:
+            raise self.error(
+                f"{reply.acknowledged} of {wanted} replicas have acknowledged {what}: look at the "
+                "replicas (INFO replication), wait longer for them (replica_timeout), or ask for "
+                "fewer (replicas)"
+            )
+
+    def pause(self, seconds: float) -> Steps[None]:
+        """Wait for so many seconds."""
+        self.at = yield Pause(max(0.0, seconds))
+
+    def stand_in_line(self, *, until: float) -> Steps[str]:
+        """Wait for one's turn; return what to register with then, if anything."""
+        signal: Signal = yield Line(max(0.0, until - self.at))
+        self.at = signal.at
+        return signal.nonce
+
+    def listen(self, *, until: float) -> Steps[str]:
+        """Listen for a hand-over; return what to register with, empty if it is not possible."""
+        signal: Signal = yield Listen(max(0.0, min(LISTEN_SECONDS, until - self.at)))
+        self.at = signal.at
+        return signal.nonce
+
+    def wait(self, seconds: float) -> Steps[int]:
+        """Wait to be told something; return the token with which the lock was handed over, or 0."""
+        signal: Signal = yield Wait(seconds)
+        self.at = signal.at
+        return signal.token
+
+    def clean_up(self, holder: str, *record: str) -> Steps[None]:
+        """Release what we may have acquired without knowing it; the lock's ttl is the backstop.
+
+        Args:
+            holder: The nonce of the acquisition.
+            *record: Its record in the queue, if it may be there.
+        """
+        within = max(GRACE_SECONDS, min(CLEAN_UP_SECONDS, self.ends - self.at))
+        try:
+            reply: Reply = yield Ask(RELEASE, (holder, *record), within, see_through=True)
+        except Trouble as trouble:
+            self.at = trouble.at
+        else:
+            self.at = reply.at
+
+    def token_in(self, facts: list[str]) -> int:
+        """The token an answer carries; one that cannot be counted with exactly is nonsense."""
+        token = facts[0] if facts else ""
+        if not (token.isascii() and token.isdecimal() and 1 <= int(token) <= MAX_TOKEN):
+            raise self.error(
+                f"the lock carries the token {token[:40]!r}, which is not from 1 to 2**53 - 1; "
+                "the key was written by something else: look at it and delete it"
+            )
+        return int(token)
+
+    def unusable(self, found: str, reply: Reply) -> LockServiceError:
+        """The error for an answer that no token can come of."""
+        match found:
+            case "exhausted":
+                return self.error(
+                    "the counter has reached 2**53 - 1, above which tokens could repeat; if it "
+                    "was set so high by mistake, set it back to the last token that was issued"
+                )
+            case "garbled":
+                return self.error(
+                    "the counter is not a number from 0 upwards, so no token can be issued; set "
+                    "it back to the last token that was issued"
+                )
+        return self.nonsense(reply)
+
+    def nonsense(self, reply: Reply) -> LockServiceError:
+        """The error for an answer that our scripts do not give."""
+        return self.error(
+            f"Redis answered {reply.answer!r}, which is no answer to "
+            "what was asked: is there a proxy in between, or a client shared between threads "
+            "or processes that must not share it?"
+        )
+
+    def error(self, message: str) -> LockServiceError:
+        """An error that names the resource."""
+        about = self.about or (f", resource {self.resource!r}" if self.resource else "")
+        return LockServiceError(f"lock service{about}: {message}", resource=self.resource)

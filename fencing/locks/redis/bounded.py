@@ -1,0 +1,228 @@
+# ruff: noqa: ANN401 - redis-py leaves untyped what connections are made of
+"""Connections of redis-py that keep a call's deadline, mixed into whatever class a client uses."""
+
+from __future__ import annotations
+
+import math
+import select
+from contextvars import ContextVar
+from functools import cache
+from typing import Any
+
+import redis
+
+from fencing.clock import now
+from fencing.locks.redis.resp import MISSING, Answers
+
+__all__ = ["async_bounded", "bounded", "call_end"]
+
+READ_BYTES = 65536
+"""How much is read at once; most answers are a hundred bytes."""
+
+call_end: ContextVar[float] = ContextVar("fencing_call_end", default=math.inf)
+"""When the call that this thread is in must be over: a moment of `fencing.clock.now`, in s."""
+
+
+def _received(data: bytes) -> bytes:
+    if not data:
+        raise redis.ConnectionError("Redis has closed the connection")
+    return data
+
+
+def _lost(error: OSError) -> redis.RedisError:
+    """The error of redis-py for an error of a socket."""
+    if isinstance(error, TimeoutError):
+        return redis.TimeoutError("no answer in time")
+    return redis.ConnectionError(f"the connection has failed: {error}")
+
+
+def _watch(connected: Any) -> Any:
+    """What tells whether a socket can be read, for less than a look into it; None without poll."""
+    if not hasattr(select, "poll"):  # Windows
+        return None
+    watch = select.poll()
+    watch.register(connected, select.POLLIN)
+    return watch
+
+
+class _Bounded:
+    """Mixed into a connection class: connecting, sending and reading do not outlast the call.
+
+    Attributes:
+        until: When the call must be over that has this connection to itself; otherwise, and in
+            what connecting does besides, `call_end` says it.
+    """
+
+    socket_timeout: float | None
+    socket_connect_timeout: float | None
+    until = math.inf
+    health_check_interval: float
+    _answers: Answers
+    _just_sent = False  # so the limit is that for the first read, too
+    _watch: Any = None
+    _parser: Any
+    _sock: Any  # redis-py has no public way to the socket
+
+    def connect(self) -> None:
+        if self._sock is not None:
+            return
+        # The settings are the connection's own until it is back in the pool, so they may be
+        # other ones while it connects.
+        own = self.socket_timeout, self.socket_connect_timeout
+        self.socket_timeout, self.socket_connect_timeout = map(self._left, own)
+        try:
+            super().connect()  # type: ignore[misc]
+            self._watch = _watch(self._sock)
+            self._answers = Answers(self._parser.parse_error)
+        except BaseException:
+            # Also when a signal's exception comes in between: half connected is not connected.
+            self.disconnect()
+            raise
+        finally:
+            self.socket_timeout, self.socket_connect_timeout = own
+
+    def is_open(self) -> bool:
+        """Whether it is connected, as far as we know."""
+        return self._sock is not None
+
+    def is_quiet(self) -> bool:
+        """Whether nothing has come since the last answer, such as the connection's end."""
+        if self._sock is None:
+            return True
+        if not self._answers.is_empty:
+            return False
+        if self._watch is not None and not self._watch.poll(0):
+            return True
+        try:
+            return not self.can_read()  # type: ignore[attr-defined]
+        except (redis.RedisError, OSError):
+            return False
+
+    def send(self, data: bytes) -> None:
+        """Send packed requests."""
+        if self.health_check_interval:
+            self.check_health()  # type: ignore[attr-defined]
+        try:
+            self._limit()
+            self._sock.sendall(data)
+            self._just_sent = True
+        except OSError as error:
+            raise _lost(error) from error
+
+    def answer(self) -> Any:
+        """The answer to the next of the requests that were sent; an error as an exception."""
+        while (answer := self._answers.next()) is MISSING:
+            try:
+                if self._just_sent:
+                    self._just_sent = False
+                else:
+                    self._limit()
+                self._answers.feed(_received(self._sock.recv(READ_BYTES)))
+            except OSError as error:
+                raise _lost(error) from error
+        return answer
+
+    def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
+        self._limit()
+        super().send_packed_command(*args, **kwargs)  # type: ignore[misc]
+
+    def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            self._limit()
+            return super().read_response(*args, **kwargs)  # type: ignore[misc]
+        except redis.ResponseError:
+            raise
+        except BaseException:
+            # Also where the connection class does not do it: an answer that is read by the
+            # next call would be taken for its own.
+            self.disconnect()
+            raise
+
+    def disconnect(self, *args: Any, **kwargs: Any) -> None:
+        super().disconnect(*args, **kwargs)  # type: ignore[misc]
+
+    def _limit(self) -> None:
+        # redis-py has no time-out for a single call in its versions before 7.
+        if self._sock is not None:
+            self._sock.settimeout(self._left(self.socket_timeout))
+
+    def _left(self, own: float | None) -> float | None:
+        """The lesser of a time-out and what is left to the call, in seconds; None for neither."""
+        end = self.until
+        if end == math.inf:
+            end = call_end.get()
+            if end == math.inf:
+                return own
+        left = end - now()
+        if left <= 0:
+            raise redis.TimeoutError("the call's time is up")
+        return left if own is None or left < own else own
+
+
+class _AsyncBounded:
+    """Mixed into an asyncio connection class, whose caller bounds a call by `asyncio.timeout`."""
+
+    health_check_interval: float
+    is_connected: bool
+    _answers: Answers
+    _watch: Any = None
+    _parser: Any
+    _reader: Any
+    _writer: Any
+
+    async def connect(self) -> None:
+        if self.is_connected:
+            return
+        await super().connect()  # type: ignore[misc]
+        self._answers = Answers(self._parser.parse_error)
+        # Under TLS there may be something to read that is no answer, and the loop finds out.
+        tls = self._writer.get_extra_info("ssl_object") is not None
+        self._watch = None if tls else _watch(self._writer.get_extra_info("socket").fileno())
+
+    def is_open(self) -> bool:
+        """Whether it is connected, as far as we know."""
+        return self.is_connected
+
+    def is_quiet(self) -> bool:
+        """Whether nothing has come since the last answer, such as the connection's end."""
+        if not self.is_connected:
+            return True
+        if (
+            not self._answers.is_empty
+            or self._reader.at_eof()
+            or self._writer.transport.is_closing()
+        ):
+            return False
+        # What the event loop has not come to yet.
+        return self._watch is None or not self._watch.poll(0)
+
+    async def send(self, data: bytes) -> None:
+        """See `_Bounded.send`."""
+        if self.health_check_interval:
+            await self.check_health()  # type: ignore[attr-defined]
+        try:
+            self._writer.write(data)
+            await self._writer.drain()
+        except OSError as error:
+            raise _lost(error) from error
+
+    async def answer(self) -> Any:
+        """See `_Bounded.answer`."""
+        while (answer := self._answers.next()) is MISSING:
+            try:
+                self._answers.feed(_received(await self._reader.read(READ_BYTES)))
+            except OSError as error:
+                raise _lost(error) from error
+        return answer
+
+
+@cache
+def bounded(connection_class: type) -> type:
+    """The class with connections that do not outlast the call."""
+    return type(f"Bounded{connection_class.__name__}", (_Bounded, connection_class), {})
+
+
+@cache
+def async_bounded(connection_class: type) -> type:
+    """The asyncio class with connections for callers who bound the call."""
+    return type(f"Bounded{connection_class.__name__}", (_AsyncBounded, connection_class), {})

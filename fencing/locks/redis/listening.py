@@ -1,0 +1,223 @@
+"""Performs the waiting for locks: lines within the process, and channels to be told on.
+
+See :mod:`fencing.locks.redis.waiting` for what is decided; here are a thread's and a task's way of
+it, side by side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import threading
+import weakref
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from fencing.clock import now
+from fencing.locks.redis.permissions import acl_rules
+from fencing.locks.redis.subscribing import AsyncSubscriber, Subscriber
+from fencing.locks.redis.trouble import REDIS_ERRORS
+from fencing.locks.redis.waiters import AsyncBox, AsyncWaiter, Waiter
+from fencing.locks.redis.waiting import Lines, Message, channel_of
+
+if TYPE_CHECKING:
+    import queue
+    from collections.abc import Callable
+
+    from fencing.locks.redis.clients import AsyncSibling, Sibling
+
+__all__ = ["AsyncWaiters", "Waiters"]
+
+_log = logging.getLogger("fencing")
+
+REFUSED_SECONDS = 60.0
+"""How long we do not try to listen after Redis has refused it, in seconds."""
+
+AGAIN_SECONDS = 1.0
+"""Shortest time from one attempt to listen to the next, in seconds."""
+
+ORPHANS = 1000
+"""How many waiters are remembered who gave up, in case that Redis was not told."""
+
+
+class _Room:
+    """What both kinds of waiters have in common."""
+
+    _subscribers: dict[Any, Any]
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self.forget()
+        _rooms.add(self)
+
+    def forget(self) -> None:
+        """Begin without anybody who waits, and with a channel of one's own."""
+        self.nonce = secrets.token_hex(16)
+        self.channel = channel_of(self._namespace, self.nonce)
+        self._orphans: OrderedDict[str, str] = OrderedDict()
+        self._has_warned = False
+
+    @property
+    def listens(self) -> bool:
+        """Whether there may be somebody who listens."""
+        return bool(self._subscribers)
+
+    def disown(self, holder: str, resource: str) -> None:
+        """Give the lock back as soon as this holder, who has given up, is handed it."""
+        self._orphans[holder] = resource
+        if len(self._orphans) > ORPHANS:
+            self._orphans.popitem(last=False)
+
+    def may_listen(self, ended: Any) -> bool:  # noqa: ANN401 - a subscriber of either kind
+        """Whether it is time to listen again, after a subscriber that has ended."""
+        if ended is None:
+            return True
+        if not ended.is_refused:
+            return bool(now() >= ended.began_at + AGAIN_SECONDS)
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "waiting for locks falls back to asking once a second, because this process may "
+                "not listen to %s (%s); the Redis user needs: %s",
+                self.channel,
+                ended.failure,
+                acl_rules(self._namespace),
+            )
+        return bool(now() >= ended.began_at + REFUSED_SECONDS)
+
+
+class Waiters(_Room):
+    """Who waits for locks of one service, in this process.
+
+    Args:
+        sibling: Makes the connections.
+        namespace: What channels begin with.
+        give_back: Releases the lock on a resource that a holder was handed who has given up.
+    """
+
+    def __init__(
+        self, sibling: Sibling, namespace: str, give_back: Callable[[str, str], None]
+    ) -> None:
+        self._sibling = sibling
+        self._give_back = give_back
+        super().__init__(namespace)
+
+    def forget(self) -> None:
+        """See `_Room.forget`."""
+        super().forget()
+        self.lock = threading.Lock()
+        self.lines: Lines[queue.SimpleQueue[Message]] = Lines()
+        self._subscribers: dict[Any, Subscriber[queue.SimpleQueue[Message]]] = {}
+
+    def waiter(self, resource: str, key: bytes, holder: str) -> Waiter:
+        """Somebody who may have to wait for the lock under a key."""
+        return Waiter(self, resource, key, holder)
+
+    def subscriber(self, key: bytes, *, start: bool) -> Any:  # noqa: ANN401 - as above
+        """Who listens where a key is, if anybody does, or may be started; the lock is held."""
+        try:
+            node = self._sibling.node_of(key)
+        except REDIS_ERRORS:
+            return None  # who asks there is told
+        found = self._subscribers.get(node)
+        if found is not None and not found.audience.over:
+            return found
+        if not (start and self.may_listen(found)):
+            return None
+        self._subscribers[node] = Subscriber(
+            lambda end: self._sibling.connection_to(node, end), self.channel, self.lock, self._stray
+        )
+        return self._subscribers[node]
+
+    def close(self) -> None:
+        """Listen no more; whoever still waits makes it begin again."""
+        with self.lock:
+            subscribers = list(self._subscribers.values())
+            self._subscribers.clear()
+        for subscriber in subscribers:
+            subscriber.stop()
+
+    def _stray(self, holder: str) -> None:
+        resource = self._orphans.pop(holder, None)
+        if resource is not None:
+            arguments = (resource, holder)
+            threading.Thread(target=self._give_back, args=arguments, daemon=True).start()
+
+
+class AsyncWaiters(_Room):
+    """:class:`Waiters` for asyncio."""
+
+    def __init__(
+        self, sibling: AsyncSibling, namespace: str, give_back: Callable[[str, str], Any]
+    ) -> None:
+        self._sibling = sibling
+        self._give_back = give_back
+        self._giving_back: set[asyncio.Task[None]] = set()
+        self._subscribers: dict[Any, AsyncSubscriber[AsyncBox]] = {}
+        super().__init__(namespace)
+
+    def forget(self) -> None:
+        """See `_Room.forget`."""
+        super().forget()
+        # Kept, because a connection that is finalized is taken off its event loop's selector,
+        # which a forked child shares with its parent.
+        _inherited.extend(self._subscribers.values())
+        self._subscribers = {}
+        self.lines: Lines[AsyncBox] = Lines()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def waiter(self, resource: str, key: bytes, holder: str) -> AsyncWaiter:
+        """See :meth:`Waiters.waiter`."""
+        if self._loop is None or self._loop.is_closed():
+            # Whoever waits in a loop that is over would keep his place in line for ever.
+            self.lines = Lines()
+            self._loop = asyncio.get_running_loop()
+        return AsyncWaiter(self, resource, key, holder)
+
+    def subscriber(self, key: bytes, *, start: bool) -> Any:  # noqa: ANN401 - as above
+        """See :meth:`Waiters.subscriber`."""
+        try:
+            node = self._sibling.node_of(key)
+        except REDIS_ERRORS:
+            return None  # who asks there is told
+        found = self._subscribers.get(node)
+        if found is not None and found.loop is not asyncio.get_running_loop():
+            found = None  # of an event loop that is over
+        if found is not None and not found.audience.over:
+            return found
+        if not (start and self.may_listen(found)):
+            return None
+        self._subscribers[node] = AsyncSubscriber(
+            lambda end: self._sibling.connection_to(node, end), self.channel, self._stray
+        )
+        return self._subscribers[node]
+
+    async def aclose(self) -> None:
+        """See :meth:`Waiters.close`."""
+        subscribers = list(self._subscribers.values())
+        self._subscribers.clear()
+        for subscriber in subscribers:
+            if subscriber.loop is asyncio.get_running_loop():
+                await subscriber.stop()
+
+    def _stray(self, holder: str) -> None:
+        resource = self._orphans.pop(holder, None)
+        if resource is not None:
+            task = asyncio.ensure_future(self._give_back(resource, holder))
+            self._giving_back.add(task)
+            task.add_done_callback(self._giving_back.discard)
+
+
+_inherited: list[Any] = []
+_rooms: weakref.WeakSet[_Room] = weakref.WeakSet()
+
+
+def _forget_the_parent_s() -> None:
+    for room in list(_rooms):
+        room.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_the_parent_s)

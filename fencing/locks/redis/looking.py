@@ -1,0 +1,158 @@
+# ruff: noqa: ANN401 - redis-py leaves clients of a cluster, and answers, untyped
+"""Verifies the servers of a lock service: the sync and the async shell, side by side.
+
+Over connections of its own, made like the client's and closed afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import redis
+import redis.asyncio
+from redis.exceptions import NoScriptError
+
+from fencing.clock import now
+from fencing.errors import LockServiceError
+from fencing.locks.redis.bounded import call_end
+from fencing.locks.redis.connections import (
+    async_client_like,
+    async_cluster_like,
+    client_like,
+    cluster_like,
+    pools_of,
+)
+from fencing.locks.redis.server import Refusal, gather
+from fencing.locks.redis.trouble import REDIS_ERRORS, trouble_of
+from fencing.locks.redis.verifying import judged
+from fencing.verification import perform, perform_async
+
+if TYPE_CHECKING:
+    from fencing.locks.redis.clients import AnyAsyncClient, AnyClient
+    from fencing.locks.redis.server import Facts
+    from fencing.verification import ServiceVerification
+
+__all__ = ["averify", "verify", "verify_url"]
+
+WITHIN_SECONDS = 10.0
+"""How long a verification may take, in seconds."""
+
+
+def verify(client: AnyClient, namespace: str, *, replicas: int = 0) -> ServiceVerification:
+    """Verify the servers of a lock service.
+
+    Args:
+        client: The service's.
+        namespace: The service's.
+        replicas: For how many replicas it waits.
+
+    Raises:
+        LockServiceError: A server could not be reached.
+    """
+    by_cluster = not isinstance(client, redis.Redis)
+    running = call_end.set(now() + WITHIN_SECONDS)
+    looker: Any = None
+    try:
+        looker = cluster_like(client) if by_cluster else client_like(client)
+        facts: dict[str, Facts] = {}
+        for node, options in _nodes(looker, by_cluster=by_cluster):
+
+            def fetch(command: tuple[Any, ...], options: Any = options) -> list[Any]:
+                try:
+                    return [looker.execute_command(*command, **options)]
+                except redis.ResponseError as error:
+                    return [_refusal(error)]
+
+            facts[node] = perform(gather(namespace, replicas=replicas), fetch)
+    except REDIS_ERRORS as error:
+        raise _unreachable(error) from error
+    finally:
+        call_end.reset(running)
+        if looker is not None:
+            _close(looker, by_cluster=by_cluster)
+    return judged(facts, namespace=namespace, replicas=replicas, by_cluster=by_cluster)
+
+
+async def averify(
+    client: AnyAsyncClient, namespace: str, *, replicas: int = 0
+) -> ServiceVerification:
+    """:func:`verify` for asyncio."""
+    by_cluster = not isinstance(client, redis.asyncio.Redis)
+    looker: Any = async_cluster_like(client) if by_cluster else async_client_like(client)
+    try:
+        async with asyncio.timeout(WITHIN_SECONDS):
+            if by_cluster:
+                await looker.initialize()
+            facts: dict[str, Facts] = {}
+            for node, options in _nodes(looker, by_cluster=by_cluster):
+
+                async def fetch(command: tuple[Any, ...], options: Any = options) -> list[Any]:
+                    try:
+                        return [await looker.execute_command(*command, **options)]
+                    except redis.ResponseError as error:
+                        return [_refusal(error)]
+
+                facts[node] = await perform_async(gather(namespace, replicas=replicas), fetch)
+    except REDIS_ERRORS as error:
+        raise _unreachable(error) from error
+    finally:
+        if by_cluster:
+            await looker.aclose()
+        else:
+            for pool in pools_of(looker):
+                await pool.disconnect()
+    return judged(facts, namespace=namespace, replicas=replicas, by_cluster=by_cluster)
+
+
+def verify_url(url: str, namespace: str) -> ServiceVerification:
+    """Verify the Redis at an address, and where it is a node of a cluster, the cluster.
+
+    Args:
+        url: As ``redis.Redis.from_url`` takes it.
+        namespace: What the keys of the lock service begin with.
+
+    Raises:
+        ValueError: The URL cannot be read.
+        LockServiceError: A server could not be reached.
+    """
+    with redis.Redis.from_url(url) as client:
+        found = verify(client, namespace)
+    if not any(finding.code == "cluster-client" for finding in found.findings):
+        return found
+    try:
+        with redis.RedisCluster.from_url(url) as cluster:
+            return verify(cluster, namespace)
+    except REDIS_ERRORS as error:
+        raise _unreachable(error) from error
+
+
+def _nodes(looker: Any, *, by_cluster: bool) -> list[tuple[str, dict[str, Any]]]:
+    """The address of each server, and what sends a command to it."""
+    if by_cluster:
+        primaries = sorted(looker.get_primaries(), key=lambda node: node.name)
+        return [(node.name, {"target_nodes": node}) for node in primaries]
+    settings = looker.connection_pool.connection_kwargs
+    manager = getattr(looker.connection_pool, "service_name", None)
+    if manager is not None:
+        return [(f"the primary of {manager!r}", {})]
+    address = settings.get("path") or f"{settings.get('host')}:{settings.get('port', 6379)}"
+    return [(address, {})]
+
+
+def _close(looker: Any, *, by_cluster: bool) -> None:
+    if by_cluster:
+        looker.disconnect_connection_pools()
+        looker.close()
+    else:
+        for pool in pools_of(looker):
+            pool.disconnect()
+
+
+def _refusal(error: redis.ResponseError) -> Refusal:
+    # redis-py takes the code off.
+    return Refusal(f"NOSCRIPT {error}" if isinstance(error, NoScriptError) else str(error))
+
+
+def _unreachable(error: BaseException) -> LockServiceError:
+    return LockServiceError(f"lock service: {trouble_of(error, at=now()).help}")

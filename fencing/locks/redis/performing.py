@@ -1,0 +1,297 @@
+"""Performs the steps of a call on Redis: the sync and the async shell, side by side.
+
+They differ in nothing but ``await``, except that an async clean-up is seen through even while its
+task is being cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fencing.cancelling import heeding
+from fencing.clock import now
+from fencing.locks.redis.asking import CLEAN_UP_SECONDS, NO_SUCH_NODE, Ask, Call, Pause, Reply
+from fencing.locks.redis.clients import AsyncSibling, Sibling
+from fencing.locks.redis.listening import AsyncWaiters, Waiters
+from fencing.locks.redis.scripts import keys_of, keys_of_all
+from fencing.locks.redis.trouble import REDIS_ERRORS, trouble_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from fencing.locks.redis.asking import Signal, Steps, Trouble
+    from fencing.locks.redis.clients import AnyAsyncClient, AnyClient
+    from fencing.locks.redis.waiters import AsyncWaiter, Waiter
+    from fencing.locks.redis.wire import Wait
+
+__all__ = ["AsyncPerformer", "Performer", "see_through", "texts_in"]
+
+T = TypeVar("T")
+
+_PLAIN = (Ask, Pause)  # looked for in a tuple, because a union is slower
+
+
+class Performer:
+    """Performs calls over connections made like those of a client.
+
+    Args:
+        client: A ``redis.Redis`` or ``redis.RedisCluster``.
+        namespace: What the keys begin with.
+
+    Attributes:
+        spans: Whether one script may work on the keys of several resources.
+    """
+
+    def __init__(self, client: AnyClient, namespace: str) -> None:
+        self._sibling = Sibling(client)
+        self.spans = self._sibling.spans
+        self._namespace = namespace
+        self._waiters = Waiters(self._sibling, namespace, self._give_back)
+
+    def together(self, resources: Sequence[str]) -> list[list[str]]:
+        """Group resources by what one script can work on: all on one Redis, one on a cluster."""
+        return _groups(resources, spans=self.spans)
+
+    def close(self) -> None:
+        """Close the connections; another call opens them again."""
+        self._waiters.close()
+        self._sibling.close()
+
+    def perform(self, call: Steps[T], resource: str) -> T:
+        """Perform the steps of a call on a resource; return or raise what it does."""
+        return self._go_through(call, keys_of(self._namespace, resource), None)
+
+    def perform_waiting(
+        self, call: Callable[[str | None], Steps[T]], resource: str, holder: str, *, in_line: bool
+    ) -> T:
+        """Perform the steps of an acquisition that may have to wait.
+
+        Args:
+            call: Made with the nonce that :func:`fencing.locks.redis.acquiring.acquire` takes.
+            resource: What it acquires.
+            holder: The nonce of the acquisition.
+            in_line: Whether it stands in line behind others of this process.
+        """
+        keys = keys_of(self._namespace, resource)
+        waiter = self._waiters.waiter(resource, keys[0], holder)
+        try:
+            try:
+                return self._go_through(call(waiter.enter(in_line=in_line)), keys, waiter)
+            except BaseException as error:
+                waiter.give_up(error)
+                raise
+            finally:
+                waiter.leave()
+        finally:
+            waiter.leave()  # an interrupt may have come before the first line of the other one
+
+    def _go_through(self, call: Steps[T], keys: tuple[bytes, ...], waiter: Waiter | None) -> T:
+        sent: Reply | Signal | float | None = None
+        failure: BaseException | None = None
+        while True:
+            try:
+                step = call.send(sent) if failure is None else call.throw(failure)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            finally:
+                sent = failure = None  # a traceback that holds itself would outlive the call
+            try:
+                if isinstance(step, _PLAIN):
+                    sent = self._perform(step, keys)
+                elif waiter is not None:
+                    sent = waiter.perform(step)
+            except BaseException as error:  # noqa: BLE001 - the core decides about every one
+                failure = error
+
+    def perform_together(
+        self, asks: Sequence[tuple[str, Ask]], within: float, wait: Wait | None = None
+    ) -> list[Reply | Trouble]:
+        """Ask for several resources in one pipeline, once; return what came for each.
+
+        Args:
+            asks: Resources, and what is asked for each.
+            within: How long all the answers may take, in seconds.
+            wait: How many replicas to wait for behind them, and how long at most, in seconds.
+        """
+        asked_at = now()
+        requests = [
+            (ask.script, keys_of(self._namespace, resource), _encoded(ask))
+            for resource, ask in asks
+        ]
+        came = self._sibling.run_many(requests, asked_at + within, wait)
+        return _came(came, asked_at, waited=wait is not None)
+
+    def _give_back(self, resource: str, holder: str) -> None:
+        call = Call(resource, now(), ends=now() + CLEAN_UP_SECONDS)
+        self.perform(call.clean_up(holder), resource)
+
+    def _perform(self, step: Ask | Pause, keys: tuple[bytes, ...]) -> Reply | float:
+        if isinstance(step, Pause):
+            time.sleep(step.seconds)
+            return now()
+        asked_at = now()
+        try:
+            answer, acknowledged = self._answer(step, keys, asked_at + step.within)
+        except REDIS_ERRORS as error:
+            raise trouble_of(error, at=now()) from error
+        return Reply(texts_in(answer), asked_at, now(), acknowledged)
+
+    def _answer(self, step: Ask, keys: tuple[bytes, ...], end: float) -> tuple[object, int]:
+        arguments = _encoded(step)
+        if isinstance(step.to, int):
+            answer = self._sibling.run_on(step.to, step.script, arguments, end)
+            return [NO_SUCH_NODE, arguments[0]] if answer is None else answer, 0
+        if step.to is not None:
+            keys = keys_of_all(self._namespace, step.to)
+        if step.wait is not None:
+            request = (step.script, keys, arguments)
+            return self._sibling.run_acknowledged(request, step.wait, end)
+        return self._sibling.run(step.script, keys, arguments, end), 0
+
+
+class AsyncPerformer:
+    """:class:`Performer` for asyncio."""
+
+    def __init__(self, client: AnyAsyncClient, namespace: str) -> None:
+        self._sibling = AsyncSibling(client)
+        self.spans = self._sibling.spans
+        self._namespace = namespace
+        self._waiters = AsyncWaiters(self._sibling, namespace, self._give_back)
+
+    def together(self, resources: Sequence[str]) -> list[list[str]]:
+        """See :meth:`Performer.together`."""
+        return _groups(resources, spans=self.spans)
+
+    async def aclose(self) -> None:
+        """See :meth:`Performer.close`."""
+        await self._waiters.aclose()
+        await self._sibling.aclose()
+
+    async def perform(self, call: Steps[T], resource: str) -> T:
+        """See :meth:`Performer.perform`."""
+        return await self._go_through(call, keys_of(self._namespace, resource), None)
+
+    async def perform_waiting(
+        self, call: Callable[[str | None], Steps[T]], resource: str, holder: str, *, in_line: bool
+    ) -> T:
+        """See :meth:`Performer.perform_waiting`."""
+        keys = keys_of(self._namespace, resource)
+        waiter = self._waiters.waiter(resource, keys[0], holder)
+        try:
+            try:
+                return await self._go_through(call(waiter.enter(in_line=in_line)), keys, waiter)
+            except BaseException as error:
+                waiter.give_up(error)
+                raise
+            finally:
+                waiter.leave()
+        finally:
+            waiter.leave()  # an interrupt may have come before the first line of the other one
+
+    async def _go_through(
+        self, call: Steps[T], keys: tuple[bytes, ...], waiter: AsyncWaiter | None
+    ) -> T:
+        sent: Reply | Signal | float | None = None
+        failure: BaseException | None = None
+        while True:
+            try:
+                step = call.send(sent) if failure is None else call.throw(failure)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            finally:
+                sent = failure = None  # a traceback that holds itself would outlive the call
+            try:
+                if isinstance(step, _PLAIN):
+                    work = self._perform(step, keys)
+                    sent = await (see_through(work) if step.see_through else work)
+                elif waiter is not None:
+                    sent = await waiter.perform(step)
+            except BaseException as error:  # noqa: BLE001 - the core decides about every one
+                failure = error
+
+    async def perform_together(
+        self, asks: Sequence[tuple[str, Ask]], within: float, wait: Wait | None = None
+    ) -> list[Reply | Trouble]:
+        """See :meth:`Performer.perform_together`."""
+        asked_at = now()
+        requests = [
+            (ask.script, keys_of(self._namespace, resource), _encoded(ask))
+            for resource, ask in asks
+        ]
+        came = await heeding(self._sibling.run_many(requests, asked_at + within, wait))
+        return _came(came, asked_at, waited=wait is not None)
+
+    async def _give_back(self, resource: str, holder: str) -> None:
+        call = Call(resource, now(), ends=now() + CLEAN_UP_SECONDS)
+        await self.perform(call.clean_up(holder), resource)
+
+    async def _perform(self, step: Ask | Pause, keys: tuple[bytes, ...]) -> Reply | float:
+        if isinstance(step, Pause):
+            await asyncio.sleep(step.seconds)
+            return now()
+        asked_at = now()
+        try:
+            answer, acknowledged = await heeding(self._answer(step, keys, asked_at + step.within))
+        except REDIS_ERRORS as error:
+            raise trouble_of(error, at=now()) from error
+        return Reply(texts_in(answer), asked_at, now(), acknowledged)
+
+    async def _answer(self, step: Ask, keys: tuple[bytes, ...], end: float) -> tuple[object, int]:
+        arguments = _encoded(step)
+        if isinstance(step.to, int):
+            answer = await self._sibling.run_on(step.to, step.script, arguments, end)
+            return [NO_SUCH_NODE, arguments[0]] if answer is None else answer, 0
+        if step.to is not None:
+            keys = keys_of_all(self._namespace, step.to)
+        if step.wait is not None:
+            request = (step.script, keys, arguments)
+            return await self._sibling.run_acknowledged(request, step.wait, end)
+        return await self._sibling.run(step.script, keys, arguments, end), 0
+
+
+async def see_through(work: Coroutine[Any, Any, T]) -> T:
+    """Await work that a cancellation must not stop; pass the cancellation on afterwards."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        task.exception()  # looked at, so that nobody complains that nobody did
+        raise cancelled
+    return task.result()
+
+
+def _groups(resources: Sequence[str], *, spans: bool) -> list[list[str]]:
+    if not spans:
+        return [[resource] for resource in resources]
+    return [list(resources)] if resources else []
+
+
+def _came(answers: Sequence[Any], asked_at: float, *, waited: bool) -> list[Reply | Trouble]:
+    at = now()
+    came: list[Reply | Trouble] = []
+    for each in answers:
+        if isinstance(each, BaseException):
+            came.append(trouble_of(each, at=at))
+        else:
+            answer, acknowledged = each if waited else (each, 0)
+            came.append(Reply(texts_in(answer), asked_at, at, acknowledged))
+    return came
+
+
+def _encoded(step: Ask) -> list[bytes]:
+    # Bytes, because a client encodes a ``str`` in whatever encoding it was configured with.
+    return [argument.encode() for argument in step.arguments]
+
+
+def texts_in(answer: object) -> list[str]:
+    """An answer as a list of texts, whatever it is; the core judges it."""
+    facts = answer if isinstance(answer, list) else [answer]
+    return [
+        fact.decode(errors="replace") if isinstance(fact, bytes) else str(fact) for fact in facts
+    ]

@@ -1,0 +1,285 @@
+# ruff: noqa: ANN401 - redis-py leaves its pools and connections untyped
+"""The connections of a service that wait for their next call: the sync and the async stack.
+
+redis-py's pool makes them, and counts them as in use from then on; this hands each call one of
+them, and is faster. A call gets one that is connected and has nothing unread on it: one that Redis
+has closed meanwhile, or that leads to a primary that is one no more, is opened anew. A caller who
+finds all in use waits, and gets the next one that is free before those who come after him.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import MaxConnectionsError
+
+from fencing.clock import now
+from fencing.locks.redis.bounded import call_end
+from fencing.locks.redis.connections import connection_of
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+__all__ = ["AsyncConnectionStack", "ConnectionStack"]
+
+
+class _Turn:
+    """A thread's place among those who wait."""
+
+    def __init__(self) -> None:
+        self.connection: Any = None
+        self._waits = threading.Lock()
+        self._waits.acquire()
+
+    def come(self, connection: Any) -> None:
+        """Give it a connection, or with None the right to make one."""
+        self.connection = connection
+        self._waits.release()
+
+    def wait(self, end: float) -> bool:
+        """Wait; return whether it has come by then."""
+        return self._waits.acquire(timeout=min(max(0.0, end - now()), threading.TIMEOUT_MAX))
+
+
+class _AsyncTurn:
+    """A task's place among those who wait."""
+
+    def __init__(self) -> None:
+        self.connection: Any = None
+        self._came = asyncio.Event()
+
+    def come(self, connection: Any) -> None:
+        self.connection = connection
+        self._came.set()
+
+    async def wait(self, end: float) -> bool:
+        try:
+            async with asyncio.timeout(max(0.0, end - now())):
+                await self._came.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+class _Stack:
+    """What both have in common.
+
+    Args:
+        pool: Makes the connections; at most its ``max_connections``.
+    """
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+        self._size: int = pool.max_connections
+        self._has_a_primary: bool = getattr(pool, "is_master", False)
+        self.forget()
+        _stacks.add(self)
+
+    def forget(self) -> None:
+        """Begin without a connection, as a forked child must."""
+        self._idle: list[Any] = []
+        self._waiting: deque[Any] = deque()
+        self._made = 0
+        self._lock: AbstractContextManager[Any] = contextlib.nullcontext()
+
+    def give_back(self, connection: Any) -> None:
+        """Let the next caller have it."""
+        self._idle.append(connection)
+        if self._waiting:
+            self._hand_on()
+
+    def _is_outdated(self, connection: Any) -> bool:
+        # Sentinel may have told another connection of a new primary.
+        return not connection.is_quiet() or (
+            self._has_a_primary and self._pool.master_address != (connection.host, connection.port)
+        )
+
+    def _queue(self, turn: Any) -> None:
+        with self._lock:
+            self._waiting.append(turn)
+        self._hand_on()
+
+    def _hand_on(self) -> None:
+        with self._lock:
+            while self._waiting:
+                try:
+                    connection = self._idle.pop()
+                except IndexError:
+                    if self._made >= self._size:
+                        return
+                    self._made += 1
+                    connection = None
+                self._waiting.popleft().come(connection)
+
+    def _leave(self, turn: Any) -> None:
+        """Wait no longer; if the turn has come at this very moment, it is the next one's."""
+        with self._lock:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+                return
+        if turn.connection is None:
+            self._make_one_less()
+        else:
+            self.give_back(turn.connection)
+
+    def _make_one_less(self) -> None:
+        with self._lock:
+            self._made -= 1
+        self._hand_on()
+
+    def _too_many(self) -> MaxConnectionsError:
+        return MaxConnectionsError(f"{self._size} connections are in use")
+
+
+class ConnectionStack(_Stack):
+    """Connections for threads."""
+
+    def forget(self) -> None:
+        """See `_Stack.forget`."""
+        super().forget()
+        self._lock = threading.Lock()
+
+    def take(self, end: float) -> Any:
+        """A connection that is connected by ``end``, to be given back.
+
+        Raises:
+            MaxConnectionsError: All were in use until then.
+            RedisError: It could not be connected.
+        """
+        try:
+            connection = self._wait(end) if self._waiting else self._idle.pop()
+        except IndexError:
+            connection = self._wait(end)
+        if connection is None:
+            return self._make(end)
+        try:
+            if self._is_outdated(connection):
+                connection.disconnect()
+            if not connection.is_open():
+                self._connect(connection, end)
+        except BaseException:
+            self.give_back(connection)
+            raise
+        return connection
+
+    def _wait(self, end: float) -> Any:
+        turn = _Turn()
+        try:
+            self._queue(turn)
+            if not turn.wait(end):
+                raise self._too_many()  # noqa: TRY301 - to leave the queue, too
+        except BaseException:
+            self._leave(turn)
+            raise
+        return turn.connection
+
+    def _make(self, end: float) -> Any:
+        connecting = call_end.set(end)
+        try:
+            return connection_of(self._pool)
+        except BaseException:
+            self._make_one_less()
+            raise
+        finally:
+            call_end.reset(connecting)
+
+    def _connect(self, connection: Any, end: float) -> None:
+        connecting = call_end.set(end)
+        try:
+            connection.connect()
+        finally:
+            call_end.reset(connecting)
+
+
+class AsyncConnectionStack(_Stack):
+    """`ConnectionStack` for asyncio."""
+
+    def __init__(self, pool: Any) -> None:
+        self._connections: list[Any] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        super().__init__(pool)
+
+    def forget(self) -> None:
+        """See `_Stack.forget`."""
+        super().forget()
+        # Kept for ever: when one is finalized, it is taken off its event loop's selector, which
+        # the child shares with its parent.
+        _inherited.extend(self._connections)
+        self._connections = []
+        self._pool.reset()
+
+    def leave_closed_loop(self) -> None:
+        """Begin without a connection where those that there are belong to a loop that is over."""
+        loop = asyncio.get_running_loop()
+        if loop is self._loop:
+            return
+        if self._loop is not None and self._loop.is_closed():
+            super().forget()
+            self._connections = []
+            self._pool.reset()
+        self._loop = loop
+
+    def take_ready(self) -> Any:
+        """A connection, if there is one that needs no waiting for; otherwise None."""
+        self.leave_closed_loop()
+        if self._waiting or not self._idle:
+            return None
+        connection = self._idle.pop()
+        if connection.is_open() and not self._is_outdated(connection):
+            return connection
+        self._idle.append(connection)
+        return None
+
+    async def take(self, end: float) -> Any:
+        """See `ConnectionStack.take`; the caller ends connecting in time."""
+        self.leave_closed_loop()
+        connection = await self._wait(end)
+        if connection is None:
+            return await self._make()
+        try:
+            if self._is_outdated(connection):
+                await connection.disconnect(nowait=True)
+            await connection.connect()
+        except BaseException:
+            self.give_back(connection)
+            raise
+        return connection
+
+    async def _wait(self, end: float) -> Any:
+        turn = _AsyncTurn()
+        try:
+            self._queue(turn)
+            if not await turn.wait(end):
+                raise self._too_many()  # noqa: TRY301 - to leave the queue, too
+        except BaseException:
+            self._leave(turn)
+            raise
+        return turn.connection
+
+    async def _make(self) -> Any:
+        try:
+            connection = await connection_of(self._pool)
+        except BaseException:
+            self._make_one_less()
+            raise
+        self._connections.append(connection)
+        return connection
+
+
+_inherited: list[Any] = []
+_stacks: weakref.WeakSet[_Stack] = weakref.WeakSet()
+
+
+def _forget_the_parent_s() -> None:
+    for stack in list(_stacks):
+        stack.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_the_parent_s)

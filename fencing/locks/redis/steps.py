@@ -1,0 +1,209 @@
+"""What to ask Redis, what its answers mean, and what to do when none comes.
+
+Everything here is a generator without I/O and without a clock. It yields the next step, *ask* or
+*wait* for instance, and the shell in :mod:`fencing.locks.redis.performing` performs it and sends
+back what came of it, together with the time. An exception in performing is thrown back in, so that
+it is here that clean-up is decided, once for sync and async.
+
+The rules:
+
+* *Trust* counts from when the request that was answered was sent, never from the answer. A lease
+  whose answer arrives after its trust has ended is given back, not returned.
+* A request whose outcome is unknown (no answer, cancelled, interrupted) may have taken the lock.
+  It is repeated under the same holder, which the script recognises; when we give up instead, the
+  lock is released by holder, without knowing its token.
+* The *deadline* is absolute: nothing that happens on the way restarts it. A caller who waits for
+  a lock gets one last attempt at the deadline itself. How he waits is told in
+  :mod:`fencing.locks.redis.waiting`.
+* *Trouble* with Redis is not the lock being held: it is a LockServiceError, after at most
+  ``ATTEMPTS`` attempts and ``TROUBLE_SECONDS`` without an answer, and by the deadline if there is
+  one. A deadline that leaves no time for a round trip is stretched to ``GRACE_SECONDS`` for the
+  attempt, and once more for the clean-up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fencing.errors import (
+    FencingError,
+    LeaseExpiredError,
+    LeaseLostError,
+    LockServiceError,
+)
+from fencing.locks.redis.asking import Call, Trouble
+from fencing.locks.redis.durability import PLAIN, Durability
+from fencing.locks.redis.scripts import RAISE, RELEASE, RENEW, milliseconds
+
+if TYPE_CHECKING:
+    from fencing.lease import BaseLease
+    from fencing.locks.redis.asking import Reply, Steps
+
+__all__ = ["judge_renewal", "raise_token", "release", "renew", "renewal_of"]
+
+RELEASE_SECONDS = 2.0
+"""How long a release may take, retries included, in seconds."""
+
+
+def renew(
+    lease: BaseLease, ttl: float, *, started_at: float, durability: Durability = PLAIN
+) -> Steps[None]:
+    """Extend a lease to ``ttl`` seconds from the moment the answered request was sent.
+
+    Raises:
+        LeaseLostError: It is not ours any more; it is marked as lost.
+        LeaseExpiredError: Redis has extended it, but answered after that, too, had run out.
+        LockServiceError: Redis could not be asked; the lease is as it was.
+    """
+    call = Call(lease.resource, started_at, ends=lease.trusted_until, durability=durability)
+    token = lease.token
+    reply, _ = yield from call.ask(RENEW, *renewal_of(lease, ttl, durability))
+    _judge_renewal(call, lease, ttl, reply, token)
+
+
+def renewal_of(lease: BaseLease, ttl: float, durability: Durability = PLAIN) -> tuple[str, ...]:
+    """The arguments of the script that renews a lease."""
+    return lease.holder, str(lease.token), milliseconds(ttl), durability.keep
+
+
+def judge_renewal(
+    lease: BaseLease,
+    ttl: float,
+    came: Reply | Trouble,
+    durability: Durability = PLAIN,
+    *,
+    token: int | None = None,
+) -> FencingError | None:
+    """What has come of a renewal that travelled with others; noted in the lease.
+
+    Args:
+        lease: The lease.
+        ttl: What it was renewed with, in seconds.
+        came: The answer to it, or why there is none.
+        durability: What the service asks Redis to keep.
+        token: The one it was asked with; default: the lease's.
+
+    Returns:
+        The error that :func:`renew` would raise; ``None``: it is renewed.
+    """
+    call = Call(lease.resource, came.at, ends=lease.trusted_until, durability=durability)
+    if isinstance(came, Trouble):
+        return call.error(came.help)
+    try:
+        call.check_echo(came, lease.holder)
+        under = lease.token if token is None else token
+        _judge_renewal(call, lease, ttl, came, under, in_background=True)
+    except FencingError as error:
+        return error
+    return None
+
+
+def _judge_renewal(
+    call: Call,
+    lease: BaseLease,
+    ttl: float,
+    reply: Reply,
+    token: int,
+    *,
+    in_background: bool = False,
+) -> None:
+    match reply.answer[0]:
+        case "renewed":
+            call.require_acknowledged(reply, "the renewal, so the lease ends when it would have")
+            # Redis never shortens, so whichever of two answers is noted last, it is not later
+            # than what Redis keeps.
+            lease.note_renewed(asked_at=reply.asked_at, ttl=ttl, in_background=in_background)
+            if call.at >= lease.trusted_until:
+                raise LeaseExpiredError(
+                    f"the lease on {lease.resource!r} (token {lease.token}) was extended by "
+                    f"{ttl} s, but that had run out before the answer came; acquire it again and "
+                    "repeat the work from its first read",
+                    resource=lease.resource,
+                    token=lease.token,
+                )
+        case "other" if lease.raising or lease.token != token:
+            # Ours under another token, perhaps; to be asked again when that is known.
+            raise call.error("the lease was given another token meanwhile, and was not renewed")
+        case "absent" | "other" as found:
+            raise _lost(lease, found)
+        case _:
+            raise call.nonsense(reply)
+
+
+def release(lease: BaseLease, *, started_at: float) -> Steps[None]:
+    """Give a lease back. Whatever comes of it, nothing can be done under the lease any more.
+
+    Raises:
+        LeaseLostError: It had been lost before; it is marked as lost.
+        LockServiceError: Redis could not be told; the lock ends by its ttl.
+    """
+    call = Call(lease.resource, started_at, ends=started_at + RELEASE_SECONDS)
+    lease.note_releasing()
+    try:
+        reply, _ = yield from call.ask(RELEASE, lease.holder)
+    except GeneratorExit:
+        raise
+    except LockServiceError:
+        lease.note_released()
+        raise
+    except BaseException:
+        lease.note_released()
+        yield from call.clean_up(lease.holder)
+        raise
+    match reply.answer[0]:
+        case "released":
+            lease.note_released()
+        case "absent" if started_at < lease.trusted_until:
+            # Our own first request, whose answer was lost, has released it; or Redis has lost
+            # everything it had. Either way nothing of it is left, and while it was trusted
+            # nobody can say that it was ever another's.
+            lease.note_released()
+        case "other" if started_at < lease.trusted_until and call.repeated:
+            # Likewise, and somebody was waiting for it: he has it already.
+            lease.note_released()
+        case "absent" | "other" as found:
+            raise _lost(lease, found, at_release=True)
+        case _:
+            lease.note_released()
+            raise call.nonsense(reply)
+
+
+def raise_token(
+    lease: BaseLease, floor: int, *, started_at: float, durability: Durability = PLAIN
+) -> Steps[None]:
+    """Give a lease that is still ours, and was never admitted, a token above ``floor``.
+
+    Raises:
+        FencingUsageError: The lease has been admitted under its token; nothing was sent.
+        LeaseLostError: It is not ours any more; it is marked as lost.
+        LockServiceError: Redis could not be asked, or its counter cannot go that high.
+    """
+    lease.note_token(lease.token)  # changes nothing, and refuses an admitted lease
+    call = Call(lease.resource, started_at, ends=lease.trusted_until, durability=durability)
+    lease.raising = True  # renewals that are on their way carry the old one
+    try:
+        reply, facts = yield from call.ask(RAISE, lease.holder, str(floor))
+        match reply.answer[0]:
+            case "raised":
+                token = call.token_in(facts)
+                if token <= floor:
+                    raise call.nonsense(reply)
+                call.require_acknowledged(reply, "the new token")
+                lease.note_token(token)
+            case "absent" | "other" as found:
+                raise _lost(lease, found)
+            case found:
+                raise call.unusable(found, reply)
+    finally:
+        lease.raising = False
+
+
+def _lost(lease: BaseLease, found: str, *, at_release: bool = False) -> LeaseLostError:
+    lease.note_lost(at_release=at_release)
+    now_what = "another holder has the lock" if found == "other" else "nobody holds the lock"
+    return LeaseLostError(
+        f"the lease on {lease.resource!r} (token {lease.token}) is not ours any more: "
+        f"{now_what}; acquire it again and repeat the work from its first read",
+        resource=lease.resource,
+        token=lease.token,
+    )

@@ -1,0 +1,141 @@
+"""What an error of redis-py means for a lock service."""
+
+from __future__ import annotations
+
+import redis
+import redis.exceptions
+
+from fencing.locks.redis.asking import Trouble
+from fencing.locks.redis.permissions import BY_SCRIPTS, FOR_REPLICAS, ON_CLUSTER, TO_LIST, TO_RUN
+
+__all__ = ["REDIS_ERRORS", "trouble_of"]
+
+REDIS_ERRORS = (
+    redis.RedisError,
+    redis.exceptions.RedisClusterException,  # not a RedisError
+    OSError,  # a builtin TimeoutError is one
+)
+"""What can come out of a call on a client because of Redis or the way to it."""
+
+_NO_PERMISSION = (
+    "the Redis user lacks a permission (NOPERM): the lock service needs "
+    f"{' '.join(f'+{command}' for command in (*TO_RUN, *BY_SCRIPTS))} on the keys of its "
+    f"namespace, and on a cluster {' '.join(f'+{command}' for command in ON_CLUSTER)}, "
+    f"and to list its locks {' '.join(f'+{command}' for command in TO_LIST)}, "
+    f"and for replicas= {' '.join(f'+{command}' for command in FOR_REPLICAS)}; "
+    "`fencing verify` says which are missing"
+)
+
+# The first that fits: exception, text to be found in it, whether to try again, what it means.
+_UNREACHABLE = "Redis cannot be reached: see that it runs and its address is right, then try again"
+
+_SILENT = "Redis did not answer in time: see if it or the network is overloaded; then try again"
+
+_MEANINGS: list[tuple[type[BaseException], str, bool, str]] = [
+    (
+        redis.AuthenticationError,
+        "",
+        False,
+        (
+            "Redis wants other credentials (NOAUTH, WRONGPASS): check the client's user name and "
+            "password"
+        ),
+    ),
+    (redis.exceptions.NoPermissionError, "", False, _NO_PERMISSION),
+    (redis.ResponseError, "ACL failure in script", False, _NO_PERMISSION),
+    (
+        redis.exceptions.BusyLoadingError,
+        "",
+        True,
+        "Redis is still loading its data (LOADING): try again when it has started",
+    ),
+    (
+        redis.ReadOnlyError,
+        "",
+        False,
+        (
+            "this Redis is a read-only replica (READONLY): connect to the primary, and let "
+            "Sentinel or a cluster client follow it through failovers"
+        ),
+    ),
+    (
+        redis.exceptions.OutOfMemoryError,
+        "",
+        False,
+        (
+            "Redis is out of memory (OOM): raise maxmemory, or give the lock service a Redis of "
+            "its own that evicts nothing"
+        ),
+    ),
+    (
+        redis.exceptions.MaxConnectionsError,
+        "",
+        True,
+        "all connections that max_connections allows are in use: allow more",
+    ),
+    (
+        redis.exceptions.MasterDownError,
+        "",
+        True,
+        "the replica has lost its primary (MASTERDOWN): try again after the failover",
+    ),
+    (
+        redis.exceptions.ClusterDownError,
+        "",
+        True,
+        "the cluster does not serve this slot (CLUSTERDOWN): look at its state",
+    ),
+    (
+        redis.exceptions.RedisClusterException,
+        "",
+        True,
+        "the cluster cannot be used: look at its nodes",
+    ),
+    (redis.exceptions.TryAgainError, "", True, "the slot is being moved (TRYAGAIN): try again"),
+    (redis.ConnectionError, "", True, _UNREACHABLE),
+    (redis.TimeoutError, "", True, _SILENT),
+    (TimeoutError, "", True, _SILENT),
+    (OSError, "", True, _UNREACHABLE),
+    (
+        redis.ResponseError,
+        "WRONGTYPE",
+        False,
+        (
+            "a key of the lock, its counter or its queue holds another type (WRONGTYPE), so it "
+            "is somebody else's: use another namespace, or delete it"
+        ),
+    ),
+    (
+        redis.ResponseError,
+        "BUSY",
+        True,
+        "Redis is busy with somebody's slow script (BUSY): wait, or SCRIPT KILL it",
+    ),
+    (
+        redis.ResponseError,
+        "unknown command",
+        False,
+        "this Redis cannot run scripts: it must know EVAL",
+    ),
+]
+
+
+def trouble_of(error: BaseException, *, at: float) -> Trouble:
+    """Say what an error of redis-py means.
+
+    Args:
+        error: One of `REDIS_ERRORS`.
+        at: When it happened (:func:`fencing.clock.now`, seconds).
+    """
+    told = str(error) or type(error).__name__
+    passing, meaning = next(
+        (
+            (passing, meaning)
+            for kind, text, passing, meaning in _MEANINGS
+            if isinstance(error, kind) and text in told
+        ),
+        (False, "Redis refused"),
+    )
+    trouble = Trouble(f"{meaning} ({told})", passing=passing, at=at)
+    trouble.__cause__ = error
+    return trouble

@@ -1,0 +1,217 @@
+"""One acquisition that may have to wait: in a thread, and in a task.
+
+It performs the steps of waiting; :mod:`fencing.locks.redis.waiting` decides, and
+:mod:`fencing.locks.redis.listening` has what those who wait share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import queue
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from fencing.clock import now
+from fencing.errors import LockServiceError
+from fencing.locks.redis.asking import Line, Listen, Signal
+from fencing.locks.redis.waiting import LOST, READY, TURN, Message
+
+if TYPE_CHECKING:
+    from fencing.locks.redis.asking import Waiting
+    from fencing.locks.redis.listening import AsyncWaiters, Waiters
+
+__all__ = ["AsyncBox", "AsyncWaiter", "Waiter"]
+
+
+class Waiter:
+    """One acquisition that may have to wait."""
+
+    def __init__(self, waiters: Waiters, resource: str, key: bytes, holder: str) -> None:
+        self._waiters = waiters
+        self._resource = resource
+        self._key = key
+        self._holder = holder
+        self._box: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._subscriber: Any = None
+        self._listens = False
+        self._has_left = False
+
+    def enter(self, *, in_line: bool) -> str | None:
+        """Begin to wait; return what to register with, empty if there is nothing yet.
+
+        ``None`` if it is not its turn.
+        """
+        with self._waiters.lock:
+            if in_line and not self._waiters.lines.join(self._resource, self._box):
+                return None
+        return self._attend(start=False)
+
+    def perform(self, step: Waiting) -> Signal:
+        """Perform a step of waiting."""
+        if isinstance(step, Line):
+            self._told(step.seconds, TURN)
+            return self._listen(0.0, start=False)
+        if isinstance(step, Listen):
+            return self._listen(step.seconds, start=True)
+        awaited = LOST if self._listens else READY
+        message = self._told(step.seconds, awaited, token=True)
+        return Signal(now(), token=message if isinstance(message, int) else 0)
+
+    def give_up(self, error: BaseException) -> None:
+        """It has failed, and perhaps could not say so to Redis."""
+        self._waiters.disown(self._holder, self._resource)
+        if isinstance(error, LockServiceError):
+            with self._waiters.lock:
+                self._waiters.lines.scatter(self._resource)
+
+    def leave(self) -> None:
+        """It does not wait any more. To be called as often as one likes."""
+        if self._has_left:
+            return
+        with self._waiters.lock:
+            self._waiters.lines.leave(self._resource, self._box)
+            if self._subscriber is not None:
+                self._subscriber.audience.remove(self._holder)
+        self._has_left = True
+
+    def _listen(self, seconds: float, *, start: bool) -> Signal:
+        nonce = self._attend(start=start)
+        if self._subscriber is not None and not nonce:
+            self._told(seconds, READY, LOST)
+            nonce = self._nonce()
+        return Signal(now(), nonce)
+
+    def _attend(self, *, start: bool) -> str:
+        """Have oneself told what is said where the key is; return what to register with."""
+        if start or self._waiters.listens:
+            with self._waiters.lock:
+                found = self._waiters.subscriber(self._key, start=start)
+                if found is not self._subscriber and self._subscriber is not None:
+                    self._subscriber.audience.remove(self._holder)
+                if found is not None:
+                    found.audience.add(self._holder, self._box)
+                self._subscriber = found
+        return self._nonce()
+
+    def _nonce(self) -> str:
+        self._listens = self._subscriber is not None and self._subscriber.audience.listens
+        return self._waiters.nonce if self._listens else ""
+
+    def _told(self, seconds: float, *awaited: str, token: bool = False) -> Message | None:
+        """Which of the awaited it is told within so many seconds, if any; or else a token."""
+        end = now() + seconds
+        while True:
+            left = max(0.0, end - now())
+            try:
+                message = self._box.get(timeout=min(left, threading.TIMEOUT_MAX))
+            except queue.Empty:
+                return None
+            if message in awaited or (token and isinstance(message, int)):
+                return message
+
+
+class AsyncWaiter:
+    """:class:`Waiter` for asyncio."""
+
+    def __init__(self, waiters: AsyncWaiters, resource: str, key: bytes, holder: str) -> None:
+        self._waiters = waiters
+        self._resource = resource
+        self._key = key
+        self._holder = holder
+        self._box = AsyncBox()
+        self._subscriber: Any = None
+        self._listens = False
+        self._has_left = False
+
+    def enter(self, *, in_line: bool) -> str | None:
+        """See :meth:`Waiter.enter`."""
+        if in_line and not self._waiters.lines.join(self._resource, self._box):
+            return None
+        return self._attend(start=False)
+
+    async def perform(self, step: Waiting) -> Signal:
+        """See :meth:`Waiter.perform`."""
+        if isinstance(step, Line):
+            await self._told(step.seconds, TURN)
+            return await self._listen(0.0, start=False)
+        if isinstance(step, Listen):
+            return await self._listen(step.seconds, start=True)
+        awaited = LOST if self._listens else READY
+        message = await self._told(step.seconds, awaited, token=True)
+        return Signal(now(), token=message if isinstance(message, int) else 0)
+
+    def give_up(self, error: BaseException) -> None:
+        """See :meth:`Waiter.give_up`."""
+        self._waiters.disown(self._holder, self._resource)
+        if isinstance(error, LockServiceError):
+            self._waiters.lines.scatter(self._resource)
+
+    def leave(self) -> None:
+        """See :meth:`Waiter.leave`."""
+        if self._has_left:
+            return
+        self._waiters.lines.leave(self._resource, self._box)
+        if self._subscriber is not None:
+            self._subscriber.audience.remove(self._holder)
+        self._has_left = True
+
+    async def _listen(self, seconds: float, *, start: bool) -> Signal:
+        nonce = self._attend(start=start)
+        if self._subscriber is not None and not nonce:
+            await self._told(seconds, READY, LOST)
+            nonce = self._nonce()
+        return Signal(now(), nonce)
+
+    def _attend(self, *, start: bool) -> str:
+        """Have oneself told what is said where the key is; return what to register with."""
+        if start or self._waiters.listens:
+            found = self._waiters.subscriber(self._key, start=start)
+            if found is not self._subscriber and self._subscriber is not None:
+                self._subscriber.audience.remove(self._holder)
+            if found is not None:
+                found.audience.add(self._holder, self._box)
+            self._subscriber = found
+        return self._nonce()
+
+    def _nonce(self) -> str:
+        self._listens = self._subscriber is not None and self._subscriber.audience.listens
+        return self._waiters.nonce if self._listens else ""
+
+    async def _told(self, seconds: float, *awaited: str, token: bool = False) -> Message | None:
+        end = now() + seconds
+        while True:
+            message = await self._box.get(max(0.0, end - now()))
+            if message is None or message in awaited or (token and isinstance(message, int)):
+                return message
+
+
+class AsyncBox:
+    """A queue of messages that one task waits for."""
+
+    def __init__(self) -> None:
+        self._messages: deque[Message] = deque()
+        self._filled: asyncio.Future[None] | None = None
+
+    def put(self, message: Message) -> None:
+        """Leave a message."""
+        self._messages.append(message)
+        self._wake()
+
+    async def get(self, seconds: float) -> Message | None:
+        """The next message, or ``None`` if there is none within so many seconds."""
+        if not self._messages:
+            loop = asyncio.get_running_loop()
+            self._filled = loop.create_future()
+            timer = None if seconds == math.inf else loop.call_later(seconds, self._wake)
+            try:
+                await self._filled
+            finally:
+                if timer is not None:
+                    timer.cancel()
+        return self._messages.popleft() if self._messages else None
+
+    def _wake(self) -> None:
+        if self._filled is not None and not self._filled.done():
+            self._filled.set_result(None)

@@ -1,0 +1,246 @@
+"""Waiting for a lock that another holds: whose turn it is to ask, when, and who is told what.
+
+::
+
+    in line ──turn──► asks ──held──► listens, registered ──told──► believed ──► granted
+                       ▲                      │             └───────► asks ─────► granted
+                       └─ the time is up, or ─┘
+                          the channel is lost
+
+* Of the waiters of one process on one resource only the first asks Redis; the others stand in
+  *line* behind it, and cost no request. A fair waiter stands in no line: it has a place of its own
+  in the queue that Redis keeps, which is in the order of all processes' asking.
+* Who asks and finds the lock held is *registered* by the same script: in the resource's queue, with
+  the channel that its process listens to. A release hands the lock over to the first of the queue
+  and says so on that channel. See ``lua/hand_over.lua``.
+* What it is told it believes only if `Belief` allows it. Then the lease is trusted for two seconds
+  at most, and made to last its ttl in the background: a process that is dead or stopped when the
+  lock is handed to it delays the others by those two seconds, whatever its ttl.
+* Nothing rests on a message arriving. A waiter asks again when the holder's lease should have
+  ended, and after ``REFRESH_SECONDS`` at the latest; what was handed to it meanwhile the script
+  gives it then. So a lost message, an emptied queue or a lost channel costs that time and no more.
+
+Everything here is without I/O and without a clock; :mod:`fencing.locks.redis.waiters` performs it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections import deque
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from fencing.lease import trust_ends
+from fencing.request import MAX_TOKEN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = [
+    "LISTEN_SECONDS",
+    "LOST",
+    "READY",
+    "TURN",
+    "Audience",
+    "Belief",
+    "Box",
+    "Lines",
+    "Message",
+]
+__all__ += ["channel_of", "pause", "record_of"]
+
+REFRESH_SECONDS = 1.0
+"""Longest time between two requests of a waiter, in seconds: how long a lost message costs."""
+
+LISTEN_SECONDS = 1.0
+"""How long a waiter waits for its process to listen before it asks without, in seconds."""
+
+_AFTER_SECONDS = 0.001
+"""Redis tells the time that is left in whole milliseconds, rounded; so much is waited beyond."""
+
+HANDED_SECONDS = 2.0
+"""How long a lock that was handed over is held if its holder does nothing, in seconds; or its ttl,
+if that is shorter; as ``hand_over.lua`` says."""
+
+_ENOUGH = 0.25
+"""Part of that time that must be left when a waiter hears of it; otherwise it asks."""
+
+Message = int | str
+"""What a waiter is told: the token with which it was handed the lock, or one of the following."""
+
+TURN = "turn"
+"""It is the first in line now."""
+
+READY = "ready"
+"""Its process listens now."""
+
+LOST = "lost"
+"""Its process does not listen any more; what was said meanwhile is lost."""
+
+
+class Box(Protocol):
+    """Where a waiter finds what it is told."""
+
+    def put(self, message: Message) -> None:
+        """Leave a message."""
+
+
+BoxT = TypeVar("BoxT", bound=Box)
+
+
+def channel_of(namespace: str, nonce: str) -> str:
+    """The channel on which a process is told what it was handed; as ``hand_over.lua`` says."""
+    return f"{namespace}:wake:{nonce}"
+
+
+def record_of(holder: str, ttl: str, floor: str, nonce: str, owner: str) -> str:
+    """A waiter's record in the queue of a resource; as ``hand_over.lua`` says."""
+    return f"{holder}:{ttl}:{floor}:{nonce}:{owner}"
+
+
+def pause(left: float, until_deadline: float) -> float:
+    """How long to wait before asking again, in seconds.
+
+    Args:
+        left: For how long the lock is held, if not renewed, in seconds.
+        until_deadline: How long until the caller's deadline, in seconds.
+    """
+    # A little at random, so that waiters who began together do not go on asking together.
+    refresh = REFRESH_SECONDS * random.uniform(0.8, 1.0)  # noqa: S311 - no secret
+    return max(0.0, min(refresh, left + _AFTER_SECONDS, until_deadline))
+
+
+class Belief:
+    """What a waiter knows of a lock, and so whether it can believe to have been handed it.
+
+    A lease is trusted from when it was asked for, and nobody has asked for this one. But it was
+    granted after the last request that was answered with "held" had been sent, so it is trusted
+    from then. That is so only if what we are told is newer than that answer: a message that comes
+    late, of a grant that has run out since, carries a token that is not greater than all those
+    which we have seen others hold.
+    """
+
+    def __init__(self, ttl: float) -> None:
+        self.seconds = min(ttl, HANDED_SECONDS)
+        self.asked_at = -math.inf
+        self._newest = MAX_TOKEN
+
+    def note_held(self, token: str, asked_at: float) -> None:
+        """Another holds the lock.
+
+        Args:
+            token: The one it holds it under; empty where it could not be read.
+            asked_at: When the request was sent that says so (:func:`fencing.clock.now`, seconds).
+        """
+        seen = int(token) if token else MAX_TOKEN
+        if self.asked_at > -math.inf and seen < self._newest:
+            # Redis has lost its counter. What was said before of greater tokens is worth nothing,
+            # and cannot be told from what is said now: nothing is believed any more.
+            seen = MAX_TOKEN
+        self.asked_at, self._newest = asked_at, seen
+
+    def allows(self, token: int, at: float) -> bool:
+        """Whether the lock is ours under this token, and for some time yet."""
+        enough = at + _ENOUGH * self.seconds
+        return token > self._newest and enough <= trust_ends(self.asked_at, self.seconds)
+
+
+class Lines(Generic[BoxT]):
+    """Who stands in line for which resource: the first of each line asks.
+
+    Whatever is interrupted may be done again; it tells before it changes, so that nobody is left
+    waiting for a turn that has come.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[str, deque[BoxT]] = {}
+
+    def join(self, resource: str, box: BoxT) -> bool:
+        """Stand in line; return whether it is one's turn at once."""
+        line = self._lines.get(resource)
+        if line:
+            line.append(box)
+            return False
+        self._lines[resource] = deque((box,))
+        return True
+
+    def leave(self, resource: str, box: BoxT) -> None:
+        """Leave the line, from wherever one stands; whoever is the first then is told."""
+        line = self._lines.get(resource)
+        if line is None or box not in line:
+            return
+        if len(line) == 1:
+            del self._lines[resource]
+            return
+        if line[0] is box:
+            line[1].put(TURN)
+        line.remove(box)
+
+    def scatter(self, resource: str) -> None:
+        """End the line: each asks for itself.
+
+        Redis could not be asked by the first. Nobody behind it shall have to wait until all those
+        before him have found out the same.
+        """
+        for box in self._lines.get(resource, ()):
+            box.put(TURN)
+        self._lines.pop(resource, None)
+
+
+class Audience(Generic[BoxT]):
+    """Who is told what is said on a channel.
+
+    Attributes:
+        listens: Whether the channel is listened to, as confirmed by Redis.
+        over: Whether that has ended.
+    """
+
+    _TOLD = re.compile(rb"([0-9a-f]{32}) ([0-9]{1,16})")
+
+    def __init__(self) -> None:
+        self._boxes: dict[bytes, BoxT] = {}
+        self.listens = False
+        self.over = False
+
+    def __len__(self) -> int:
+        return len(self._boxes)
+
+    def add(self, holder: str, box: BoxT) -> None:
+        """Whoever waits as this holder is told from now on."""
+        self._boxes[holder.encode()] = box
+
+    def remove(self, holder: str) -> None:
+        """Nobody waits as this holder any more."""
+        self._boxes.pop(holder.encode(), None)
+
+    def hear(self, line: bytes) -> str | None:
+        """Pass on what was said, whatever it is.
+
+        Returns:
+            A holder that was handed a lock and that nobody here waits as.
+        """
+        told = self._TOLD.fullmatch(line)
+        if told is None:
+            return None
+        box = self._boxes.get(told[1])
+        if box is None:
+            return told[1].decode()
+        box.put(int(told[2]))
+        return None
+
+    def begin(self) -> None:
+        """The channel is listened to."""
+        self.listens = True
+        for box in self._everybody():
+            box.put(READY)
+
+    def end(self) -> None:
+        """It is not listened to any more."""
+        self.listens, self.over = False, True
+        for box in self._everybody():
+            box.put(LOST)
+        self._boxes.clear()
+
+    def _everybody(self) -> Iterator[BoxT]:
+        return iter(list(self._boxes.values()))

@@ -1,0 +1,151 @@
+"""A Redis user needs the commands that `fencing.locks.redis.permissions` lists, and no others."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+import redis.asyncio
+
+from fencing.embedded import ValkeyProcess
+from fencing.errors import LockServiceError
+from fencing.locks.redis import AsyncRedisLockService, RedisLockService
+from fencing.locks.redis.permissions import BY_SCRIPTS, ON_CLUSTER, TO_LIST, TO_RUN, acl_rules
+from tests.contract.facade import ThreadedLocks
+from tests.support.cluster import ValkeyCluster
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+PAGE = Path(__file__).parents[2] / "docs/how-to/redis.md"
+# Seen where the queue is tested: the scripts call them only for who waits in it.
+NEEDS_A_QUEUE = {"zadd", "zrem"}
+USER = {"username": "locks", "password": "secret"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ValkeyProcess]:
+    with ValkeyProcess() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ValkeyCluster]:
+    with ValkeyCluster(nodes=3) as cluster:
+        yield cluster
+
+
+def allow(nodes: list[ValkeyProcess], *rules: str) -> None:
+    """Give the user these rights, on empty servers that know no script."""
+    for node in nodes:
+        with redis.Redis.from_url(node.url) as client:
+            client.execute_command("ACL", "SETUSER", "locks", "reset", "on", ">secret", *rules)
+            client.flushall()
+            client.script_flush()
+
+
+@contextlib.asynccontextmanager
+async def connected(kind: str, port: int, *, cluster: bool = False) -> AsyncIterator[Any]:
+    """Two lock services of a kind as the user: one of a guard's, and one used alone."""
+    if kind == "sync":
+        module: Any = redis
+    else:
+        module = redis.asyncio
+    client = (module.RedisCluster if cluster else module.Redis)(host="127.0.0.1", port=port, **USER)
+    if kind == "sync":
+        with client, RedisLockService(client) as alone, RedisLockService(client) as guarded:
+            guarded.note_guarded()
+            yield [ThreadedLocks(guarded), ThreadedLocks(alone)]
+    else:
+        async with (
+            client,
+            AsyncRedisLockService(client) as alone,
+            AsyncRedisLockService(client) as guarded,
+        ):
+            guarded.note_guarded()
+            yield [guarded, alone]
+
+
+async def use(services: list[Any]) -> None:
+    """Everything that lock services do, on resources in several slots of a cluster."""
+    for locks, resource in itertools.product(services, "abcd"):
+        lease = await locks.acquire(resource, ttl=10, floor=3)
+        assert await locks.try_acquire(resource) is None
+        await lease.renew(20)
+        await locks.raise_token(lease, floor=lease.token + 5)
+        assert await lease.owned()
+        assert await locks.force_release(resource)
+        assert not await locks.locked(resource)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+class TestOneServer:
+    async def test_the_listed_commands_are_enough(self, kind: str, server: ValkeyProcess) -> None:
+        allow([server], *acl_rules("fencing").split())
+        async with connected(kind, server.port) as services:
+            await use(services)
+
+    @pytest.mark.parametrize(
+        "command", [*TO_RUN, *(c for c in BY_SCRIPTS if c not in NEEDS_A_QUEUE)]
+    )
+    async def test_none_of_them_can_be_left_out(
+        self, kind: str, server: ValkeyProcess, command: str
+    ) -> None:
+        allow([server], *acl_rules("fencing").split(), f"-{command}")
+        async with connected(kind, server.port) as services:
+            with pytest.raises(LockServiceError, match="NOPERM") as raised:
+                await use(services)
+        assert f"+{command}" in str(raised.value)
+
+    async def test_listing_needs_one_more(self, kind: str, server: ValkeyProcess) -> None:
+        allow([server], *acl_rules("fencing").split())
+        async with connected(kind, server.port) as (locks, _):
+            with pytest.raises(LockServiceError, match="NOPERM") as raised:
+                await anext(aiter(locks.scan()))
+            (missing,) = TO_LIST
+            assert f"+{missing}" in str(raised.value)
+            allow([server], *acl_rules("fencing").split(), f"+{missing}")
+            async with locks.acquire("a", ttl=10):
+                assert [state.resource async for state in locks.scan()] == ["a"]
+
+    async def test_another_namespace_is_another_s(self, kind: str, server: ValkeyProcess) -> None:
+        allow([server], *acl_rules("fencing2").split())
+        async with connected(kind, server.port) as services:
+            with pytest.raises(LockServiceError, match="NOPERM"):
+                await use(services)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+class TestCluster:
+    async def test_the_listed_commands_are_enough(self, kind: str, cluster: ValkeyCluster) -> None:
+        allow(cluster.nodes, *acl_rules("fencing", cluster=True).split())
+        async with connected(kind, cluster.port, cluster=True) as services:
+            await use(services)
+
+
+@pytest.mark.parametrize("command", ON_CLUSTER)
+async def test_none_of_a_cluster_s_can_be_left_out(cluster: ValkeyCluster, command: str) -> None:
+    # Each is needed by one client of redis-py at least.
+    allow(cluster.nodes, *acl_rules("fencing", cluster=True).split(), f"-{command}")
+    failed = 0
+    for kind in ("sync", "async"):
+        try:
+            async with connected(kind, cluster.port, cluster=True) as services:
+                await use(services)
+        except (LockServiceError, redis.RedisError, redis.exceptions.RedisClusterException):
+            failed += 1
+    assert failed
+
+
+def test_the_documentation_has_the_same_list() -> None:
+    page = PAGE.read_text("utf-8")
+    (rules,) = re.findall(
+        r"^ACL SETUSER locks on >secret (.*?)\n```", page, re.MULTILINE | re.DOTALL
+    )
+    assert rules.replace("\\", "").split() == acl_rules("fencing").split()
+    assert " ".join(f"+{command}" for command in ON_CLUSTER) in page.replace("\\|", "|")

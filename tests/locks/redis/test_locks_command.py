@@ -1,0 +1,126 @@
+"""``fencing locks``: what it lists, and how it takes a lock away."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+from click.testing import CliRunner
+
+from fencing import LeaseLostError, RedisLockService
+from fencing.cli.main import main
+from fencing.locks.redis.scripts import keys_of
+from tests.support.cluster import ValkeyCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def call(*arguments: str, env: dict[str, Any] | None = None) -> Any:
+    return CliRunner().invoke(main, ["locks", *arguments], env=env or {"FENCING_REDIS_URL": None})
+
+
+@pytest.fixture
+def service(redis_url: str, redis_namespace: str) -> Iterator[RedisLockService]:
+    with RedisLockService.from_url(redis_url, namespace=redis_namespace) as service:
+        yield service
+
+
+@pytest.fixture
+def here(redis_url: str, redis_namespace: str) -> tuple[str, ...]:
+    return redis_url, "--namespace", redis_namespace
+
+
+def test_it_lists_what_is_held(service: RedisLockService, here: tuple[str, ...]) -> None:
+    service.acquire("account:42", ttl=60, owner="the report")
+    lease = service.acquire("account:1\x1b[2J", ttl=60, owner="a\nb", floor=8)
+    service.acquire("released").release()
+    told = call(*here)
+    assert told.exit_code == 0
+    first, second, total = told.output.splitlines()
+    assert first.startswith(r'"account:1\u001b[2J": token 9, "a\nb", ')
+    assert second.startswith('"account:42": token 1, "the report", ')
+    assert second.endswith(" s left")
+    assert total == "2 held."
+    assert lease.holder not in told.output
+
+
+def test_as_json(service: RedisLockService, here: tuple[str, ...]) -> None:
+    lease = service.acquire("account:42", ttl=60, owner="the report")
+    service.acquire("another", ttl=60)
+    told = call(*here, "--json", "--prefix", "account:")
+    [facts] = json.loads(told.output)["locks"]
+    assert 30 < facts.pop("remaining") <= 60
+    assert facts == {
+        "resource": "account:42", "owner": "the report", "token": 1, "counter": 1, "waiters": 0,
+    }  # fmt: skip
+    assert lease.holder not in told.output
+
+
+def test_odd_locks_are_listed_too(
+    service: RedisLockService, here: tuple[str, ...], redis_client: redis.Redis
+) -> None:
+    redis_client.set(keys_of(service.namespace, "r")[0], "somebody")
+    assert call(*here).output == '"r": by no lock service, without end\n1 held.\n'
+    [facts] = json.loads(call(*here, "--json").output)["locks"]
+    assert (facts["token"], facts["remaining"]) == (None, None)
+    refused = call(*here, "--force-release", "r")
+    assert refused.exit_code == 1
+    assert refused.output.startswith("Error: lock service, resource 'r': ")
+    assert refused.output.count("\n") == 1
+
+
+def test_it_takes_a_lock_away(service: RedisLockService, here: tuple[str, ...]) -> None:
+    lease = service.acquire("r", ttl=60)
+    assert call(*here, "--force-release", "r").output == 'Took "r" from its holder.\n'
+    with pytest.raises(LeaseLostError):
+        lease.renew()
+    assert call(*here, "--force-release", "r").output == 'Nobody holds "r".\n'
+    assert call(*here, "--force-release", "r", "--json").output == '{"released": false}\n'
+
+
+def test_it_asks_all_of_a_cluster() -> None:
+    with ValkeyCluster(nodes=3) as cluster:
+        url = f"redis://127.0.0.1:{cluster.port}"
+        with (
+            redis.RedisCluster.from_url(url) as client,
+            RedisLockService(client) as service,
+        ):
+            for number in range(20):
+                service.acquire(f"r{number}", ttl=60)
+            assert call(url, "--cluster").output.endswith("20 held.\n")
+            taken = [call(url, "--cluster", "--force-release", f"r{n}").output for n in range(20)]
+            assert taken == [f'Took "r{n}" from its holder.\n' for n in range(20)]
+            assert list(service.scan()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        ((), 2, "pass URL, or set FENCING_REDIS_URL"),
+        (("nonsense://x",), 1, "Error: "),
+        (("redis://127.0.0.1:1",), 1, "Error: lock service: Redis cannot be reached"),
+        (("redis://127.0.0.1:1", "--cluster"), 1, "Error: "),
+        (("redis://127.0.0.1:1", "--namespace", "{"), 1, "Error: namespace must hold no braces"),
+        (("redis://127.0.0.1:1", "--force-release", ""), 1, "Error: a resource must not be empty"),
+        (("redis://127.0.0.1:1", "--prefix", "a", "--force-release", "b"), 2, "--prefix selects"),
+    ],
+)
+def test_what_cannot_be_done_is_told_in_one_line(
+    arguments: tuple[str, ...], status: int, message: str
+) -> None:
+    told = call(*arguments)
+    assert told.exit_code == status
+    assert message in told.output
+    if status == 1:
+        assert told.output.count("\n") == 1
+
+
+def test_the_address_may_come_from_the_environment(
+    service: RedisLockService, here: tuple[str, ...]
+) -> None:
+    service.acquire("r", ttl=60)
+    told = call(*here[1:], env={"FENCING_REDIS_URL": here[0]})
+    assert told.output.endswith("1 held.\n")
