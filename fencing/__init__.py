@@ -39,11 +39,11 @@ from fencing.errors import (
 )
 
 if TYPE_CHECKING:
-    from fencing.group import AsyncLeaseGroup, LeaseGroup
     from fencing.guard import AsyncGuard, Guard
     from fencing.hooks.declare import fenced_by, resource_of
     from fencing.hooks.explicit import fence
     from fencing.lease import AsyncLease, Lease
+    from fencing.lease.group import AsyncLeaseGroup, LeaseGroup
     from fencing.locks.redis import AsyncRedisLockService, RedisLockService
     from fencing.service import AsyncLockService, LockService
     from fencing.state import LockState
@@ -82,12 +82,12 @@ __all__ = [
 _HOMES = {
     "AsyncGuard": "fencing.guard",
     "AsyncLease": "fencing.lease",
-    "AsyncLeaseGroup": "fencing.group",
+    "AsyncLeaseGroup": "fencing.lease.group",
     "AsyncLockService": "fencing.service",
     "AsyncRedisLockService": "fencing.locks.redis",
     "Guard": "fencing.guard",
     "Lease": "fencing.lease",
-    "LeaseGroup": "fencing.group",
+    "LeaseGroup": "fencing.lease.group",
     "LockService": "fencing.service",
     "LockState": "fencing.state",
     "RedisLockService": "fencing.locks.redis",

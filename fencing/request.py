@@ -23,6 +23,7 @@ __all__ = [
     "AsyncAcquireRequest",
     "check_evict_after",
     "check_floor",
+    "check_prefix",
     "check_resource",
     "check_token",
     "check_ttl",
@@ -209,6 +210,22 @@ def check_floor(floor: int) -> int:
     if not 0 <= floor < MAX_TOKEN:
         raise ValueError(f"floor must be from 0 to 2**53 - 2, not {floor!r}")
     return floor
+
+
+def check_prefix(prefix: str) -> str:
+    """Return ``prefix`` if names can begin with it.
+
+    Raises:
+        TypeError: It is not a ``str``.
+        ValueError: It holds a lone surrogate.
+    """
+    if not isinstance(prefix, str):
+        raise TypeError(f"a prefix must be a str, not {type(prefix).__name__}")
+    try:
+        prefix.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"a prefix must be encodable as UTF-8: {prefix!r}") from None
+    return prefix
 
 
 def check_resource(resource: str) -> str:

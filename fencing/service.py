@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Iterable
     from types import TracebackType
 
-    from fencing.group import AsyncLeaseGroup, LeaseGroup
     from fencing.lease import AsyncLease, Lease
+    from fencing.lease.group import AsyncLeaseGroup, LeaseGroup
 
 __all__ = ["Acquisition", "AsyncLockService", "LockService", "check_service", "note_guarded"]
 

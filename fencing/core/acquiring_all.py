@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from fencing.core.performing import perform, perform_async
 from fencing.core.several import acquire_several, requests_for
-from fencing.group import AsyncLeaseGroup, LeaseGroup
 from fencing.keepalive import watch
+from fencing.lease.group import AsyncLeaseGroup, LeaseGroup
 from fencing.request import AcquireRequest, AsyncAcquireRequest
 from fencing.service import Acquisition
 

@@ -12,8 +12,8 @@ from fencing.service import Acquisition
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from fencing.group import LeaseGroup
     from fencing.lease import Lease
+    from fencing.lease.group import LeaseGroup
     from fencing.service import LockService
     from fencing.state import LockState
 

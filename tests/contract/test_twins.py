@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from fencing.group import AsyncLeaseGroup, LeaseGroup
 from fencing.guard import AsyncGuard, Guard
 from fencing.lease import AsyncLease, Lease
+from fencing.lease.group import AsyncLeaseGroup, LeaseGroup
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from fencing.postgres import AsyncPsycopgGuard, PsycopgGuard
 from fencing.service import AsyncLockService, LockService

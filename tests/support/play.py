@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fencing.locks.asking import Pause, Trouble
 from fencing.locks.redis.acquiring import acquire
-from fencing.locks.redis.asking import Ask, Line, Listen, Pause, Reply, Signal, Trouble, Wait
+from fencing.locks.redis.asking import Ask, Line, Listen, Reply, Signal, Wait
 from fencing.locks.redis.durability import PLAIN, Durability
 from fencing.request import AcquireRequest
 

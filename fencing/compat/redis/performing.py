@@ -13,9 +13,10 @@ from redis.exceptions import NoScriptError
 from fencing.cancelling import heeding
 from fencing.clock import now
 from fencing.compat.redis.model import GiveBack, Reply
-from fencing.locks.redis.asking import CLEAN_UP_SECONDS
+from fencing.locks.asking import CLEAN_UP_SECONDS
+from fencing.locks.performing import go_through, go_through_async, see_through
 from fencing.locks.redis.clients import AsyncSibling, Sibling
-from fencing.locks.redis.performing import see_through, texts_in
+from fencing.locks.redis.performing import texts_in
 
 if TYPE_CHECKING:
     from fencing.compat.redis.model import Run
@@ -40,19 +41,10 @@ class Performer:
 
     def perform(self, call: Steps[T]) -> T:
         """Perform the steps of a call; return or raise what it does."""
-        sent: Reply | bool | None = None
-        failure: BaseException | None = None
-        while True:
-            try:
-                step = call.send(sent) if failure is None else call.throw(failure)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            finally:
-                sent = failure = None  # a traceback that holds itself would outlive the call
-            try:
-                sent = self._give_back(step) if isinstance(step, GiveBack) else self._run(step)
-            except BaseException as error:  # noqa: BLE001 - the core decides about every one
-                failure = error
+        return go_through(call, self._perform)
+
+    def _perform(self, step: Run | GiveBack) -> Reply | bool:
+        return self._give_back(step) if isinstance(step, GiveBack) else self._run(step)
 
     def _run(self, step: Run) -> Reply:
         script, arguments = step.script, step.arguments
@@ -85,22 +77,12 @@ class AsyncPerformer:
 
     async def perform(self, call: Steps[T]) -> T:
         """See :meth:`Performer.perform`."""
-        sent: Reply | bool | None = None
-        failure: BaseException | None = None
-        while True:
-            try:
-                step = call.send(sent) if failure is None else call.throw(failure)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            finally:
-                sent = failure = None  # a traceback that holds itself would outlive the call
-            try:
-                if isinstance(step, GiveBack):
-                    sent = await see_through(self._give_back(step))
-                else:
-                    sent = await self._run(step)
-            except BaseException as error:  # noqa: BLE001 - the core decides about every one
-                failure = error
+        return await go_through_async(call, self._perform)
+
+    async def _perform(self, step: Run | GiveBack) -> Reply | bool:
+        if isinstance(step, GiveBack):
+            return await see_through(self._give_back(step))
+        return await self._run(step)
 
     async def _run(self, step: Run) -> Reply:
         script, arguments = step.script, step.arguments

@@ -1,69 +1,30 @@
 """Acquiring one lock: what to ask, what the answers mean, and when to believe what one is told.
 
-Without I/O and without a clock, like :mod:`fencing.locks.redis.steps`, which states the rules. How
+Without I/O and without a clock, like CHECKME. How
 one waits is told in :mod:`fencing.locks.redis.waiting`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fencing.errors import LockNotAcquiredError
 from fencing.lease import trust_ends
+from fencing.locks.asking import NO_WAIT_SECONDS
+from fencing.locks.outcome import Grant, Held, label_of
 from fencing.locks.redis.asking import Call
 from fencing.locks.redis.durability import PLAIN, Durability
 from fencing.locks.redis.scripts import ACQUIRE, milliseconds
 from fencing.locks.redis.waiting import Belief, pause, record_of
 
 if TYPE_CHECKING:
+    from fencing.locks.outcome import Outcome
     from fencing.locks.redis.asking import Reply, Steps
     from fencing.request import AcquireRequest
 
-__all__ = ["Grant", "Held", "Outcome", "acquire", "give_up", "held_of", "label_of", "not_acquired"]
-
-NO_WAIT_SECONDS = 2.0
-"""How long a call that does not wait for the lock may take on Redis, retries included, in s."""
+__all__ = ["acquire", "give_up", "held_of"]
 
 TOO_LATE = 3
 """How often a lock may be granted too late before the ttl counts as too short."""
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """The lock is ours.
-
-    Attributes:
-        token: The token.
-        asked_at: When the request was sent that it counts from, in seconds of
-            :func:`fencing.clock.now`.
-        handed_for: For how long it was handed over, in seconds, until it is renewed; ``None``: it
-            was asked for, and lasts its ttl.
-    """
-
-    token: int
-    asked_at: float
-    handed_for: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """The lock is another's.
-
-    Attributes:
-        left: How long it is held for, if not renewed, in seconds.
-        token: The holder's token; empty where it could not be read.
-        owner: The holder's label.
-        waited: How long we have waited, in seconds.
-    """
-
-    left: float
-    token: str
-    owner: str
-    waited: float
-
-
-Outcome = Grant | Held
 
 
 def acquire(
@@ -224,27 +185,3 @@ def held_of(call: Call, reply: Reply, facts: list[str], *, waited: float) -> Hel
             )
         case found, _:
             raise call.unusable(found, reply)
-
-
-def not_acquired(request: AcquireRequest, held: Held) -> LockNotAcquiredError:
-    """The error that says who holds the lock, and what to do about it."""
-    holder = f"{held.owner or 'another holder'} (token {held.token or 'unknown'})"
-    advice = (
-        "wait longer (blocking_timeout), or try again later"
-        if request.patience
-        else "let the call wait (blocking, blocking_timeout), or try again later"
-    )
-    return LockNotAcquiredError(
-        f"{request.resource!r} was not acquired in {held.waited:.3f} s: {holder} holds it, for "
-        f"another {held.left:.3f} s unless renewed; {advice}",
-        resource=request.resource,
-        waited=held.waited,
-    )
-
-
-_LABEL_CHARACTERS = 200
-
-
-def label_of(request: AcquireRequest) -> str:
-    """The owner, for people who look at the key, and for the message to those who wait."""
-    return request.owner_label[:_LABEL_CHARACTERS]

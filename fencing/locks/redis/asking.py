@@ -1,49 +1,31 @@
-"""Asking Redis until it answers: the steps a shell performs, and when to try again or give up.
+"""Asking Redis: the steps a shell performs, and what every answer has in common.
 
-Without I/O and without a clock, like :mod:`fencing.locks.redis.steps`, which states the rules.
+Without I/O and without a clock, like :mod:`fencing.locks.asking`, which states the rules.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fencing.errors import LockServiceError
+from fencing.locks.asking import BaseCall, Pause, Trouble
 from fencing.locks.redis.durability import PLAIN
 from fencing.locks.redis.scripts import RELEASE
 from fencing.locks.redis.waiting import LISTEN_SECONDS
 from fencing.request import MAX_TOKEN
 
 if TYPE_CHECKING:
+    from fencing.errors import LockServiceError
     from fencing.locks.redis.durability import Durability
     from fencing.locks.redis.scripts import Script
 
 __all__ = [
-    "NO_SUCH_NODE", "Ask", "Call", "Line", "Listen", "Pause", "Reply", "Signal", "Step", "Steps",
-    "Trouble", "Wait", "Waiting",
+    "NO_SUCH_NODE", "Ask", "Call", "Line", "Listen", "Reply", "Signal", "Step", "Steps", "Wait",
+    "Waiting",
 ]  # fmt: skip
 
 T = TypeVar("T")
-
-ATTEMPTS = 5
-"""How often a request is tried before Redis counts as out of reach."""
-
-TROUBLE_SECONDS = 4.0
-"""How long a request is tried before Redis counts as out of reach, in seconds."""
-
-ATTEMPT_SECONDS = 2.0
-"""Longest wait for one answer, in seconds; a shorter socket time-out of the client's holds."""
-
-CLEAN_UP_SECONDS = 1.0
-"""How long the clean-up after an unknown outcome may take, in seconds."""
-
-GRACE_SECONDS = 0.25
-"""What an attempt or a clean-up is given even when the deadline leaves less, in seconds."""
-
-RETRY_SECONDS = 0.05
-"""Pause before the first retry after trouble, in seconds; doubled for each further one."""
 
 NO_SUCH_NODE = "nodeless"
 """What is answered, instead of by a script, where there is no primary of that number."""
@@ -73,14 +55,6 @@ class Ask:
     see_through: bool = False
     to: tuple[str, ...] | int | None = None
     wait: tuple[int, float] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Wait for so many seconds; send back the time."""
-
-    seconds: float
-    see_through: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,22 +118,6 @@ class Reply:
     acknowledged: int = 0
 
 
-class Trouble(Exception):  # noqa: N818 - what happened, not yet an error of ours
-    """A request to Redis has failed; the cause is chained.
-
-    Attributes:
-        help: What it means and what to do about it.
-        passing: Whether trying again may help.
-        at: When it failed (:func:`fencing.clock.now`, seconds).
-    """
-
-    def __init__(self, help_: str, *, passing: bool, at: float) -> None:
-        super().__init__(help_)
-        self.help = help_
-        self.passing = passing
-        self.at = at
-
-
 Waiting = Line | Listen | Wait
 Step = Ask | Pause | Waiting
 Steps = Generator[Step, Any, T]
@@ -167,63 +125,32 @@ Steps = Generator[Step, Any, T]
 `Signal` for the others."""
 
 
-class Call:
-    """One call of a lock service.
+class Call(BaseCall):
+    """One call of the lock service.
 
     Attributes:
-        resource: What it is about, or the first of several; empty: about none.
-        about: What it is about, in messages, where that is not the resource.
         to: Where what it asks goes, as in `Ask`.
-        at: The time as last told by the shell (:func:`fencing.clock.now`, seconds).
-        ends: When the call is to be over (the same clock).
-        repeated: Whether the answer is to a repeated request: what it finds may be the work of an
-            earlier one, of which we never heard.
         durability: What every request of it asks Redis to keep.
     """
 
     def __init__(
         self, resource: str, started_at: float, *, ends: float, durability: Durability = PLAIN
     ) -> None:
-        self.resource = resource
-        self.about = ""
+        super().__init__(resource, started_at, ends=ends)
         self.to: tuple[str, ...] | int | None = None
         self.durability = durability
-        self.at = started_at
-        self.ends = ends
-        self.repeated = False
 
     def ask(self, script: Script, *arguments: str) -> Steps[tuple[Reply, list[str]]]:
         """Ask until there is an answer; return it, and its facts after the echoed holder."""
-        failures = 0
-        for_replicas = self.durability.replica_timeout if self.durability.replicas else 0.0
-        ends = min(self.ends, self.at + TROUBLE_SECONDS + for_replicas)
-        while True:
-            # A little is kept back, so that the clean-up ends by the deadline, too.
-            within = min(ATTEMPT_SECONDS + for_replicas, ends - GRACE_SECONDS - self.at)
-            within = max(GRACE_SECONDS, within)
-            try:
-                reply: Reply = yield Ask(
-                    script,
-                    arguments,
-                    within,
-                    to=self.to,
-                    wait=self.durability.wait_within(within),
-                )
-            except Trouble as trouble:
-                self.at = trouble.at
-                failures += 1
-                pause = RETRY_SECONDS * 2 ** (failures - 1)
-                pause *= random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-                hopeless = self.at + pause >= ends - GRACE_SECONDS
-                if not trouble.passing or failures == ATTEMPTS or hopeless:
-                    tries = f" (attempts: {failures})" if failures > 1 else ""
-                    raise self.error(f"{trouble.help}{tries}") from trouble.__cause__
-                self.repeated = True
-                yield from self.pause(pause)
-                continue
-            self.at = reply.at
-            self.check_echo(reply, arguments[0])
-            return reply, reply.answer[2:]
+        durability = self.durability
+
+        def asking(within: float) -> Ask:
+            return Ask(script, arguments, within, to=self.to, wait=durability.wait_within(within))
+
+        for_replicas = durability.replica_timeout if durability.replicas else 0.0
+        reply: Reply = yield from self.until_answered(asking, longer=for_replicas)
+        self.check_echo(reply, arguments[0])
+        return reply, reply.answer[2:]
 
     def check_echo(self, reply: Reply, holder: str) -> None:
         """Raise unless the answer is to our own question: it carries the holder who asked."""
@@ -244,10 +171,6 @@ class Call:
                 "replicas (INFO replication), wait longer for them (replica_timeout), or ask for "
                 "fewer (replicas)"
             )
-
-    def pause(self, seconds: float) -> Steps[None]:
-        """Wait for so many seconds."""
-        self.at = yield Pause(max(0.0, seconds))
 
     def stand_in_line(self, *, until: float) -> Steps[str]:
         """Wait for one's turn; return what to register with then, if anything."""
@@ -274,9 +197,10 @@ class Call:
             holder: The nonce of the acquisition.
             *record: Its record in the queue, if it may be there.
         """
-        within = max(GRACE_SECONDS, min(CLEAN_UP_SECONDS, self.ends - self.at))
         try:
-            reply: Reply = yield Ask(RELEASE, (holder, *record), within, see_through=True)
+            reply: Reply = yield Ask(
+                RELEASE, (holder, *record), self.clean_up_seconds, see_through=True
+            )
         except Trouble as trouble:
             self.at = trouble.at
         else:
@@ -314,8 +238,3 @@ class Call:
             "what was asked: is there a proxy in between, or a client shared between threads "
             "or processes that must not share it?"
         )
-
-    def error(self, message: str) -> LockServiceError:
-        """An error that names the resource."""
-        about = self.about or (f", resource {self.resource!r}" if self.resource else "")
-        return LockServiceError(f"lock service{about}: {message}", resource=self.resource)

@@ -1,6 +1,6 @@
 """What is asked about locks that are others', and what the answers mean.
 
-Without I/O and without a clock, like :mod:`fencing.locks.redis.steps`, which states the rules.
+Without I/O and without a clock, like CHECKME.
 Nothing here needs a lease.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from fencing.locks.redis.asking import Steps
 
-__all__ = ["FIRST_PAGE", "ask_states", "check_prefix", "end_anyones", "next_page"]
+__all__ = ["FIRST_PAGE", "ask_states", "end_anyones", "next_page"]
 
 ASKING_SECONDS = 2.0
 """How long each question may take on Redis, retries included, in seconds."""
@@ -44,22 +44,6 @@ Page = tuple[int, str]
 """Where a scan is: the number of a primary, and Redis's cursor there."""
 
 FIRST_PAGE: Page = (0, "0")
-
-
-def check_prefix(prefix: str) -> str:
-    """Return ``prefix`` if names can begin with it.
-
-    Raises:
-        TypeError: It is not a ``str``.
-        ValueError: It holds a lone surrogate.
-    """
-    if not isinstance(prefix, str):
-        raise TypeError(f"a prefix must be a str, not {type(prefix).__name__}")
-    try:
-        prefix.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"a prefix must be encodable as UTF-8: {prefix!r}") from None
-    return prefix
 
 
 def ask_states(

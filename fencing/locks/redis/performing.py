@@ -12,21 +12,24 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fencing.cancelling import heeding
 from fencing.clock import now
-from fencing.locks.redis.asking import CLEAN_UP_SECONDS, NO_SUCH_NODE, Ask, Call, Pause, Reply
+from fencing.locks.asking import CLEAN_UP_SECONDS, Pause
+from fencing.locks.performing import go_through, go_through_async, see_through
+from fencing.locks.redis.asking import NO_SUCH_NODE, Ask, Call, Reply
 from fencing.locks.redis.clients import AsyncSibling, Sibling
 from fencing.locks.redis.listening import AsyncWaiters, Waiters
 from fencing.locks.redis.scripts import keys_of, keys_of_all
 from fencing.locks.redis.trouble import REDIS_ERRORS, trouble_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Sequence
 
-    from fencing.locks.redis.asking import Signal, Steps, Trouble
+    from fencing.locks.asking import Trouble
+    from fencing.locks.redis.asking import Step, Steps
     from fencing.locks.redis.clients import AnyAsyncClient, AnyClient
     from fencing.locks.redis.waiters import AsyncWaiter, Waiter
     from fencing.locks.redis.wire import Wait
 
-__all__ = ["AsyncPerformer", "Performer", "see_through", "texts_in"]
+__all__ = ["AsyncPerformer", "Performer", "texts_in"]
 
 T = TypeVar("T")
 
@@ -88,22 +91,12 @@ class Performer:
             waiter.leave()  # an interrupt may have come before the first line of the other one
 
     def _go_through(self, call: Steps[T], keys: tuple[bytes, ...], waiter: Waiter | None) -> T:
-        sent: Reply | Signal | float | None = None
-        failure: BaseException | None = None
-        while True:
-            try:
-                step = call.send(sent) if failure is None else call.throw(failure)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            finally:
-                sent = failure = None  # a traceback that holds itself would outlive the call
-            try:
-                if isinstance(step, _PLAIN):
-                    sent = self._perform(step, keys)
-                elif waiter is not None:
-                    sent = waiter.perform(step)
-            except BaseException as error:  # noqa: BLE001 - the core decides about every one
-                failure = error
+        def perform(step: Step) -> object:
+            if isinstance(step, _PLAIN):
+                return self._perform(step, keys)
+            return None if waiter is None else waiter.perform(step)
+
+        return go_through(call, perform)
 
     def perform_together(
         self, asks: Sequence[tuple[str, Ask]], within: float, wait: Wait | None = None
@@ -193,23 +186,13 @@ class AsyncPerformer:
     async def _go_through(
         self, call: Steps[T], keys: tuple[bytes, ...], waiter: AsyncWaiter | None
     ) -> T:
-        sent: Reply | Signal | float | None = None
-        failure: BaseException | None = None
-        while True:
-            try:
-                step = call.send(sent) if failure is None else call.throw(failure)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            finally:
-                sent = failure = None  # a traceback that holds itself would outlive the call
-            try:
-                if isinstance(step, _PLAIN):
-                    work = self._perform(step, keys)
-                    sent = await (see_through(work) if step.see_through else work)
-                elif waiter is not None:
-                    sent = await waiter.perform(step)
-            except BaseException as error:  # noqa: BLE001 - the core decides about every one
-                failure = error
+        async def perform(step: Step) -> object:
+            if not isinstance(step, _PLAIN):
+                return None if waiter is None else await waiter.perform(step)
+            work = self._perform(step, keys)
+            return await (see_through(work) if step.see_through else work)
+
+        return await go_through_async(call, perform)
 
     async def perform_together(
         self, asks: Sequence[tuple[str, Ask]], within: float, wait: Wait | None = None
@@ -249,21 +232,6 @@ class AsyncPerformer:
             request = (step.script, keys, arguments)
             return await self._sibling.run_acknowledged(request, step.wait, end)
         return await self._sibling.run(step.script, keys, arguments, end), 0
-
-
-async def see_through(work: Coroutine[Any, Any, T]) -> T:
-    """Await work that a cancellation must not stop; pass the cancellation on afterwards."""
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        task.exception()  # looked at, so that nobody complains that nobody did
-        raise cancelled
-    return task.result()
 
 
 def _groups(resources: Sequence[str], *, spans: bool) -> list[list[str]]:

@@ -20,11 +20,9 @@ import redis
 import redis.asyncio
 
 from fencing.clock import now
-from fencing.core.acquiring_all import AsyncSeveralLocks, SeveralLocks
-from fencing.core.held import Held, enter_again, enter_again_async
 from fencing.errors import FencingError, LockNotAcquiredError
-from fencing.keepalive import aclose_keeper, close_keeper, keeper_of
 from fencing.lease import AsyncLease, Lease, new_holder
+from fencing.locks.base import AsyncBaseLockService, BaseLockService, facts_of
 from fencing.locks.redis import acquiring, looking, steps, together
 from fencing.locks.redis.administration import Administration, AsyncAdministration
 from fencing.locks.redis.asking import Ask
@@ -32,22 +30,20 @@ from fencing.locks.redis.clients import check_socket_timeout
 from fencing.locks.redis.durability import COUNTER_SECONDS, REPLICA_SECONDS, Durability
 from fencing.locks.redis.performing import AsyncPerformer, Performer
 from fencing.locks.redis.scripts import RENEW, check_namespace
-from fencing.request import AcquireRequest, AsyncAcquireRequest, check_floor, check_ttl
-from fencing.service import Acquisition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import TracebackType
+    from collections.abc import Sequence
 
-    from fencing.locks.redis.acquiring import Outcome
+    from fencing.locks.outcome import Outcome
     from fencing.locks.redis.asking import Steps
     from fencing.locks.redis.clients import AnyAsyncClient, AnyClient
+    from fencing.request import AcquireRequest
     from fencing.verification import ServiceVerification
 
 __all__ = ["AsyncRedisLockService", "RedisLockService"]
 
 
-class RedisLockService(SeveralLocks, Administration):
+class RedisLockService(Administration, BaseLockService):
     """A lock service over one Redis, a Redis Cluster, or a primary that Sentinel watches.
 
     The client is not used itself, and not changed: the service opens connections of its own that
@@ -86,6 +82,7 @@ class RedisLockService(SeveralLocks, Administration):
         replicas: int = 0,
         replica_timeout: float = REPLICA_SECONDS,
     ) -> None:
+        super().__init__()
         self.namespace = check_namespace(namespace)
         self._durability = Durability(
             counter_ttl, replicas=replicas, replica_timeout=replica_timeout
@@ -93,7 +90,6 @@ class RedisLockService(SeveralLocks, Administration):
         self._redis = Performer(client, self.namespace)
         check_socket_timeout(client, self._durability)
         self._client = client
-        self._held: Held[Lease] = Held()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} namespace={self.namespace!r}>"
@@ -127,84 +123,7 @@ class RedisLockService(SeveralLocks, Administration):
             replica_timeout=replica_timeout,
         )
 
-    def acquire(
-        self,
-        resource: str,
-        *,
-        ttl: float = 30.0,
-        blocking: bool = True,
-        blocking_timeout: float | None = None,
-        owner: str | None = None,
-        fair: bool = False,
-        keepalive: bool = False,
-        max_lifetime: float | None = None,
-        on_lost: Callable[[Lease], object] | None = None,
-        reentrant: bool = False,
-        floor: int = 0,
-    ) -> Lease:
-        """Return a lease, or raise.
-
-        Args:
-            resource: What to protect: 1 to 512 bytes of UTF-8 without NUL.
-            ttl: Length of the lease, in seconds, from 0.01 to 24 hours.
-            blocking: Whether to wait while another holds it.
-            blocking_timeout: Longest wait, in seconds; ``None``: for as long as it takes.
-            owner: A label for people; default: host, process, thread.
-            fair: Whether to wait in line, so that across all processes the one that asked first is
-                first; default: one process's waiters are served in turn.
-            keepalive: Whether the lease is renewed in the background, at a third of its ttl, until
-                it is released, lost or dropped.
-            max_lifetime: How long it lives at the longest, in seconds from its acquisition; only
-                with ``keepalive``; ``None``: as long as it is renewed.
-            on_lost: Called once with the lease when it is lost, in the background.
-            reentrant: Whether a lease on the resource that this thread or task has is returned
-                again, instead of waited for; it is released as often as it was acquired.
-            floor: The token will be greater than this.
-
-        Raises:
-            LockNotAcquiredError: Another holds it, and did until the time was up.
-            LockServiceError: Redis could not be asked, or its keys are not ours.
-            TypeError: An argument is of the wrong type; nothing was sent.
-            ValueError: An argument is out of its range; nothing was sent.
-        """
-        request = AcquireRequest(
-            resource=resource, ttl=ttl, blocking=blocking, blocking_timeout=blocking_timeout,
-            owner=owner, fair=fair, keepalive=keepalive, max_lifetime=max_lifetime,
-            on_lost=on_lost, reentrant=reentrant, floor=floor,
-        )  # fmt: skip
-        return self._acquire(request)
-
-    def try_acquire(
-        self,
-        resource: str,
-        *,
-        ttl: float = 30.0,
-        owner: str | None = None,
-        keepalive: bool = False,
-        max_lifetime: float | None = None,
-        on_lost: Callable[[Lease], object] | None = None,
-        reentrant: bool = False,
-        floor: int = 0,
-    ) -> Lease | None:
-        """Return a lease, or ``None`` at once when another holds it; see :meth:`acquire`."""
-        request = AcquireRequest(
-            resource=resource, ttl=ttl, blocking=False, owner=owner, keepalive=keepalive,
-            max_lifetime=max_lifetime, on_lost=on_lost, reentrant=reentrant, floor=floor,
-        )  # fmt: skip
-        try:
-            return self._acquire(request)
-        except LockNotAcquiredError:
-            return None
-
-    def renew(self, lease: Lease, ttl: float) -> None:
-        """Extend a lease to ``ttl`` seconds from now.
-
-        Raises:
-            LeaseLostError: It is not ours any more; it cannot be revived.
-            LockServiceError: Redis could not be asked; the lease is as it was.
-        """
-        check_ttl(ttl)
-        lease.raise_if_over()
+    def _renew(self, lease: Lease, ttl: float) -> None:
         self._redis.perform(
             steps.renew(lease, ttl, started_at=now(), durability=self._durability),
             lease.resource,
@@ -234,24 +153,10 @@ class RedisLockService(SeveralLocks, Administration):
         ]
 
     def release(self, lease: Lease) -> None:
-        """Give a lease back; nothing can be done under it afterwards, whatever is raised.
-
-        Raises:
-            LeaseLostError: It had been lost before.
-            LockServiceError: Redis could not be told; the lock ends by its ttl.
-        """
+        """See :meth:`BaseLockService.release`."""
         self._redis.perform(steps.release(lease, started_at=now()), lease.resource)
 
-    def raise_token(self, lease: Lease, *, floor: int) -> None:
-        """Give a lease that is still ours a new token, greater than ``floor``.
-
-        Raises:
-            FencingUsageError: The lease was admitted under its token; nothing was sent.
-            LeaseLostError: It is not ours any more.
-            LockServiceError: Redis could not be asked.
-        """
-        check_floor(floor)
-        lease.raise_if_over()
+    def _raise_token(self, lease: Lease, floor: int) -> None:
         self._redis.perform(
             steps.raise_token(lease, floor, started_at=now(), durability=self._durability),
             lease.resource,
@@ -276,24 +181,8 @@ class RedisLockService(SeveralLocks, Administration):
         """
         return looking.verify(self._client, self.namespace, replicas=self._durability.replicas)
 
-    def close(self) -> None:
-        """Close the service's connections; another call opens them again.
-
-        Leases that are kept alive are no longer renewed.
-        """
-        close_keeper(self)
+    def _close(self) -> None:
         self._redis.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def grant_all(
         self, requests: Sequence[AcquireRequest]
@@ -318,7 +207,7 @@ class RedisLockService(SeveralLocks, Administration):
             if isinstance(outcome, LockNotAcquiredError):
                 return outcome
             for request, holder, grant in zip(requests, holders, outcome, strict=True):
-                leases.append(Lease(self, **_facts(request, holder, grant)))
+                leases.append(Lease(self, **facts_of(request, holder, grant)))
                 self._begin(leases[-1], request)
             return leases  # noqa: TRY300 - as for a single one
         except FencingError:
@@ -331,35 +220,8 @@ class RedisLockService(SeveralLocks, Administration):
             )
             raise
 
-    def _begin(self, lease: Lease, request: AcquireRequest) -> None:
-        self._held.note(lease)
-        if request.is_kept_or_watched:
-            keeper_of(lease).begin(lease, request)
-
-    def _acquire(self, request: AcquireRequest) -> Lease:
-        if request.reentrant and (again := enter_again(self._held, request)) is not None:
-            return again
-        holder = new_holder()
-        lease: Lease | None = None
-        try:
-            outcome = self._ask_for(request, holder)
-            if not isinstance(outcome, acquiring.Grant):
-                raise acquiring.not_acquired(request, outcome)  # noqa: TRY301 - decided by the steps
-            lease = Lease(self, **_facts(request, holder, outcome))
-            self._begin(lease, request)
-            if outcome.handed_for is not None:
-                keeper_of(lease).confirm(lease)
-            return lease  # noqa: TRY300 - until here, what interrupts us leaves no lock behind
-        except FencingError:
-            raise
-        except BaseException:
-            # A signal's exception between two lines of ours, of which the steps know nothing.
-            if lease is not None:
-                lease.note_released()
-            self._redis.perform(
-                acquiring.give_up(request, holder, started_at=now()), request.resource
-            )
-            raise
+    def _give_up(self, request: AcquireRequest, holder: str) -> None:
+        self._redis.perform(acquiring.give_up(request, holder, started_at=now()), request.resource)
 
     def _ask_for(self, request: AcquireRequest, holder: str) -> Outcome:
         started_at = now()
@@ -380,7 +242,7 @@ class RedisLockService(SeveralLocks, Administration):
         return self._redis.perform(call(), request.resource)
 
 
-class AsyncRedisLockService(AsyncSeveralLocks, AsyncAdministration):
+class AsyncRedisLockService(AsyncAdministration, AsyncBaseLockService):
     """:class:`RedisLockService` for asyncio, over a client of ``redis.asyncio``.
 
     Its connections belong to one event loop; close them with :meth:`aclose`, or use the service
@@ -396,6 +258,7 @@ class AsyncRedisLockService(AsyncSeveralLocks, AsyncAdministration):
         replicas: int = 0,
         replica_timeout: float = REPLICA_SECONDS,
     ) -> None:
+        super().__init__()
         self.namespace = check_namespace(namespace)
         self._durability = Durability(
             counter_ttl, replicas=replicas, replica_timeout=replica_timeout
@@ -403,7 +266,6 @@ class AsyncRedisLockService(AsyncSeveralLocks, AsyncAdministration):
         self._redis = AsyncPerformer(client, self.namespace)
         check_socket_timeout(client, self._durability)
         self._client = client
-        self._held: Held[AsyncLease] = Held()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} namespace={self.namespace!r}>"
@@ -428,65 +290,7 @@ class AsyncRedisLockService(AsyncSeveralLocks, AsyncAdministration):
             replica_timeout=replica_timeout,
         )
 
-    def acquire(
-        self,
-        resource: str,
-        *,
-        ttl: float = 30.0,
-        blocking: bool = True,
-        blocking_timeout: float | None = None,
-        owner: str | None = None,
-        fair: bool = False,
-        keepalive: bool = False,
-        max_lifetime: float | None = None,
-        on_lost: Callable[[AsyncLease], object] | None = None,
-        cancel_on_loss: bool = False,
-        reentrant: bool = False,
-        floor: int = 0,
-    ) -> Acquisition:
-        """See :meth:`RedisLockService.acquire`; to be awaited, or used in ``async with``.
-
-        The arguments are checked by the call itself; nothing is sent before the ``await``.
-        """
-        request = AsyncAcquireRequest(
-            resource=resource, ttl=ttl, blocking=blocking, blocking_timeout=blocking_timeout,
-            owner=owner, fair=fair, keepalive=keepalive, max_lifetime=max_lifetime,
-            on_lost=on_lost, cancel_on_loss=cancel_on_loss, reentrant=reentrant, floor=floor,
-        )  # fmt: skip
-
-        async def begin() -> AsyncLease:
-            return await self._acquire(request)
-
-        return Acquisition(begin)
-
-    async def try_acquire(
-        self,
-        resource: str,
-        *,
-        ttl: float = 30.0,
-        owner: str | None = None,
-        keepalive: bool = False,
-        max_lifetime: float | None = None,
-        on_lost: Callable[[AsyncLease], object] | None = None,
-        cancel_on_loss: bool = False,
-        reentrant: bool = False,
-        floor: int = 0,
-    ) -> AsyncLease | None:
-        """See :meth:`RedisLockService.try_acquire`."""
-        request = AsyncAcquireRequest(
-            resource=resource, ttl=ttl, blocking=False, owner=owner, keepalive=keepalive,
-            max_lifetime=max_lifetime, on_lost=on_lost, cancel_on_loss=cancel_on_loss,
-            reentrant=reentrant, floor=floor,
-        )  # fmt: skip
-        try:
-            return await self._acquire(request)
-        except LockNotAcquiredError:
-            return None
-
-    async def renew(self, lease: AsyncLease, ttl: float) -> None:
-        """See :meth:`RedisLockService.renew`."""
-        check_ttl(ttl)
-        lease.raise_if_over()
+    async def _renew(self, lease: AsyncLease, ttl: float) -> None:
         await self._redis.perform(
             steps.renew(lease, ttl, started_at=now(), durability=self._durability),
             lease.resource,
@@ -513,10 +317,7 @@ class AsyncRedisLockService(AsyncSeveralLocks, AsyncAdministration):
         """See :meth:`RedisLockService.release`."""
         await self._redis.perform(steps.release(lease, started_at=now()), lease.resource)
 
-    async def raise_token(self, lease: AsyncLease, *, floor: int) -> None:
-        """See :meth:`RedisLockService.raise_token`."""
-        check_floor(floor)
-        lease.raise_if_over()
+    async def _raise_token(self, lease: AsyncLease, floor: int) -> None:
         await self._redis.perform(
             steps.raise_token(lease, floor, started_at=now(), durability=self._durability),
             lease.resource,
@@ -532,21 +333,8 @@ class AsyncRedisLockService(AsyncSeveralLocks, AsyncAdministration):
             self._client, self.namespace, replicas=self._durability.replicas
         )
 
-    async def aclose(self) -> None:
-        """See :meth:`RedisLockService.close`."""
-        await aclose_keeper(self)
+    async def _close(self) -> None:
         await self._redis.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     async def grant_all(
         self, requests: Sequence[AcquireRequest]
@@ -566,7 +354,7 @@ class AsyncRedisLockService(AsyncSeveralLocks, AsyncAdministration):
             if isinstance(outcome, LockNotAcquiredError):
                 return outcome
             for request, holder, grant in zip(requests, holders, outcome, strict=True):
-                leases.append(AsyncLease(self, **_facts(request, holder, grant)))
+                leases.append(AsyncLease(self, **facts_of(request, holder, grant)))
                 self._begin(leases[-1], request)
             return leases  # noqa: TRY300 - as for a single one
         except FencingError:
@@ -579,38 +367,10 @@ class AsyncRedisLockService(AsyncSeveralLocks, AsyncAdministration):
             )
             raise
 
-    def _begin(self, lease: AsyncLease, request: AcquireRequest) -> None:
-        self._held.note(lease)
-        if request.is_kept_or_watched:
-            keeper_of(lease).begin(lease, request)
-
-    async def _acquire(self, request: AcquireRequest) -> AsyncLease:
-        if (
-            request.reentrant
-            and (again := await enter_again_async(self._held, request)) is not None
-        ):
-            return again
-        holder = new_holder()
-        lease: AsyncLease | None = None
-        try:
-            outcome = await self._ask_for(request, holder)
-            if not isinstance(outcome, acquiring.Grant):
-                raise acquiring.not_acquired(request, outcome)  # noqa: TRY301 - decided by the steps
-            lease = AsyncLease(self, **_facts(request, holder, outcome))
-            self._begin(lease, request)
-            if outcome.handed_for is not None:
-                keeper_of(lease).confirm(lease)
-            return lease  # noqa: TRY300 - until here, what interrupts us leaves no lock behind
-        except FencingError:
-            raise
-        except Exception:
-            # A cancellation comes only where the steps see it; they have cleaned up after it.
-            if lease is not None:
-                lease.note_released()
-            await self._redis.perform(
-                acquiring.give_up(request, holder, started_at=now()), request.resource
-            )
-            raise
+    async def _give_up(self, request: AcquireRequest, holder: str) -> None:
+        await self._redis.perform(
+            acquiring.give_up(request, holder, started_at=now()), request.resource
+        )
 
     async def _ask_for(self, request: AcquireRequest, holder: str) -> Outcome:
         started_at = now()
@@ -629,15 +389,3 @@ class AsyncRedisLockService(AsyncSeveralLocks, AsyncAdministration):
                 call, request.resource, holder, in_line=not request.fair
             )
         return await self._redis.perform(call(), request.resource)
-
-
-def _facts(request: AcquireRequest, holder: str, grant: acquiring.Grant) -> dict[str, Any]:
-    return {
-        "resource": request.resource,
-        "token": grant.token,
-        "holder": holder,
-        "owner": request.owner_label,
-        "ttl": request.ttl,
-        "asked_at": grant.asked_at,
-        "handed_for": grant.handed_for,
-    }

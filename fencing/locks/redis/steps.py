@@ -5,20 +5,8 @@ Everything here is a generator without I/O and without a clock. It yields the ne
 back what came of it, together with the time. An exception in performing is thrown back in, so that
 it is here that clean-up is decided, once for sync and async.
 
-The rules:
-
-* *Trust* counts from when the request that was answered was sent, never from the answer. A lease
-  whose answer arrives after its trust has ended is given back, not returned.
-* A request whose outcome is unknown (no answer, cancelled, interrupted) may have taken the lock.
-  It is repeated under the same holder, which the script recognises; when we give up instead, the
-  lock is released by holder, without knowing its token.
-* The *deadline* is absolute: nothing that happens on the way restarts it. A caller who waits for
-  a lock gets one last attempt at the deadline itself. How he waits is told in
-  :mod:`fencing.locks.redis.waiting`.
-* *Trouble* with Redis is not the lock being held: it is a LockServiceError, after at most
-  ``ATTEMPTS`` attempts and ``TROUBLE_SECONDS`` without an answer, and by the deadline if there is
-  one. A deadline that leaves no time for a round trip is stretched to ``GRACE_SECONDS`` for the
-  attempt, and once more for the clean-up.
+The rules are those of :mod:`fencing.locks.asking`; how one waits is told in
+:mod:`fencing.locks.redis.waiting`.
 """
 
 from __future__ import annotations
@@ -31,7 +19,8 @@ from fencing.errors import (
     LeaseLostError,
     LockServiceError,
 )
-from fencing.locks.redis.asking import Call, Trouble
+from fencing.locks.asking import RELEASE_SECONDS, Trouble
+from fencing.locks.redis.asking import Call
 from fencing.locks.redis.durability import PLAIN, Durability
 from fencing.locks.redis.scripts import RAISE, RELEASE, RENEW, milliseconds
 
@@ -40,9 +29,6 @@ if TYPE_CHECKING:
     from fencing.locks.redis.asking import Reply, Steps
 
 __all__ = ["judge_renewal", "raise_token", "release", "renew", "renewal_of"]
-
-RELEASE_SECONDS = 2.0
-"""How long a release may take, retries included, in seconds."""
 
 
 def renew(

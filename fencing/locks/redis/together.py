@@ -1,6 +1,6 @@
 """What is asked to acquire several locks in one script, and what the answers mean.
 
-Without I/O and without a clock, like :mod:`fencing.locks.redis.steps`, which states the rules. It
+Without I/O and without a clock, like CHECKME. It
 never waits: who is to be waited for is decided in :mod:`fencing.core.several`.
 """
 
@@ -9,15 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fencing.lease import trust_ends
-from fencing.locks.redis.acquiring import (
-    NO_WAIT_SECONDS,
-    TOO_LATE,
-    Grant,
-    held_of,
-    label_of,
-    not_acquired,
-)
-from fencing.locks.redis.asking import CLEAN_UP_SECONDS, GRACE_SECONDS, Ask, Call, Trouble
+from fencing.locks.asking import CLEAN_UP_SECONDS, GRACE_SECONDS, NO_WAIT_SECONDS, Trouble
+from fencing.locks.outcome import Grant, label_of, not_acquired
+from fencing.locks.redis.acquiring import TOO_LATE, held_of
+from fencing.locks.redis.asking import Ask, Call
 from fencing.locks.redis.durability import PLAIN, Durability
 from fencing.locks.redis.scripts import ACQUIRE_ALL, RELEASE, milliseconds
 

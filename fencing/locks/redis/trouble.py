@@ -5,7 +5,7 @@ from __future__ import annotations
 import redis
 import redis.exceptions
 
-from fencing.locks.redis.asking import Trouble
+from fencing.locks.asking import Trouble
 from fencing.locks.redis.permissions import BY_SCRIPTS, FOR_REPLICAS, ON_CLUSTER, TO_LIST, TO_RUN
 
 __all__ = ["REDIS_ERRORS", "trouble_of"]

@@ -22,7 +22,7 @@ from tests.support.cluster import ValkeyCluster
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-PAGE = Path(__file__).parents[2] / "docs/how-to/redis.md"
+PAGE = Path(__file__).parents[3] / "docs/how-to/redis.md"
 # Seen where the queue is tested: the scripts call them only for who waits in it.
 NEEDS_A_QUEUE = {"zadd", "zrem"}
 USER = {"username": "locks", "password": "secret"}

@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fencing import RedisLockService, blocks, group, lease
+from fencing import RedisLockService
 from fencing.core import acquiring_all, held, plan, several
 from fencing.core import performing as core_performing
 from fencing.keepalive import agenda, keepers, rules, tickers
+from fencing.lease import base as lease_base
+from fencing.lease import blocks, group, leases
+from fencing.locks import asking as common_asking
+from fencing.locks import base as locks_base
+from fencing.locks import performing as common_performing
 from fencing.locks.redis import (
     acquiring,
     asking,
@@ -39,9 +44,9 @@ if TYPE_CHECKING:
     from tests.support.child import Parent
 
 MODULES = (
-    acquiring, acquiring_all, agenda, asking, blocks, clients, core_performing, group, held,
-    keepers, lease, listening, performing, plan, rules, service, several, steps, tickers, together,
-    waiters, waiting,
+    acquiring, acquiring_all, agenda, asking, blocks, clients, common_asking, common_performing,
+    core_performing, group, held, keepers, lease_base, leases, listening, locks_base, performing,
+    plan, rules, service, several, steps, tickers, together, waiters, waiting,
 )  # fmt: skip
 
 
@@ -89,7 +94,7 @@ def came_before_anything_could_be_done(traceback: TracebackType | None) -> bool:
     """
     while traceback is not None:
         code = traceback.tb_frame.f_code
-        if code.co_filename == lease.__file__ and code.co_name in {"__enter__", "__exit__"}:
+        if code.co_filename == leases.__file__ and code.co_name in {"__enter__", "__exit__"}:
             lines = sorted({line for *_, line in code.co_lines() if line is not None})
             return traceback.tb_lineno in lines[:2]
         traceback = traceback.tb_next

@@ -14,17 +14,18 @@ from fencing.errors import (
     LockServiceError,
 )
 from fencing.lease import Lease
-from fencing.locks.redis import steps
-from fencing.locks.redis.acquiring import TOO_LATE, Grant, Held
-from fencing.locks.redis.asking import (
+from fencing.locks.asking import (
     ATTEMPT_SECONDS,
     ATTEMPTS,
     CLEAN_UP_SECONDS,
     GRACE_SECONDS,
     TROUBLE_SECONDS,
     Pause,
-    Wait,
 )
+from fencing.locks.outcome import Grant, Held
+from fencing.locks.redis import steps
+from fencing.locks.redis.acquiring import TOO_LATE
+from fencing.locks.redis.asking import Wait
 from fencing.locks.redis.scripts import ACQUIRE, RAISE, RELEASE, RENEW
 from fencing.locks.redis.waiting import REFRESH_SECONDS
 from fencing.request import MAX_TOKEN

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fencing.errors import LockServiceError
-from fencing.locks.redis.acquiring import Grant, Held
+from fencing.locks.outcome import Grant, Held
 from fencing.locks.redis.durability import Durability
 from fencing.locks.redis.scripts import ACQUIRE, RELEASE
 from fencing.locks.redis.waiting import LOST, READY, REFRESH_SECONDS, TURN, Audience, Lines

@@ -1,0 +1,309 @@
+"""A lease and its asyncio twin, side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from typing import TYPE_CHECKING, NoReturn, Protocol, Self
+
+from fencing.cancelling import CancelledBlock
+from fencing.clock import now
+from fencing.errors import FencingError, LeaseLostError, LockServiceError
+from fencing.lease.base import BaseLease
+from fencing.lease.trust import trust_ends
+from fencing.request import check_ttl
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from fencing.state import LockState
+
+__all__ = ["AsyncGrantor", "AsyncLease", "Grantor", "Lease"]
+
+_Failure = LeaseLostError | LockServiceError
+
+
+class Grantor(Protocol):
+    """What a lease needs of the lock service that has granted it."""
+
+    def renew(self, lease: Lease, ttl: float) -> None:
+        """Extend a lease to ``ttl`` seconds from now."""
+
+    def release(self, lease: Lease) -> None:
+        """Take a lease back."""
+
+    def inspect(self, resource: str) -> LockState:
+        """Say who holds a resource, under which token and for how long."""
+
+
+class AsyncGrantor(Protocol):
+    """:class:`Grantor` for asyncio."""
+
+    async def renew(self, lease: AsyncLease, ttl: float) -> None:
+        """See :meth:`Grantor.renew`."""
+
+    async def release(self, lease: AsyncLease) -> None:
+        """See :meth:`Grantor.release`."""
+
+    async def inspect(self, resource: str) -> LockState:
+        """See :meth:`Grantor.inspect`."""
+
+
+class Lease(BaseLease):
+    """The right to act on a resource, for a while; a context manager that releases it.
+
+    Attributes:
+        resource: What is protected.
+        token: The fencing token; greater than that of every earlier lease on the resource.
+        holder: The nonce that tells this acquisition from every other.
+        owner: A label for people.
+        ttl: Length of the lease, in seconds, as last asked for.
+        trusted_until: When this process stops believing in it (:func:`fencing.clock.now`).
+        admitted: Whether a database has committed its token.
+        released: Whether it was given back.
+
+    At the end of its ``with`` block the lease is released. An exception of the block always
+    wins; see :meth:`release` for what is raised without one.
+    """
+
+    service: Grantor
+
+    def __init__(self, service: Grantor, **facts: object) -> None:
+        self.service = service
+        self._ended: threading.Event | None = None  # whoever waits makes it
+        super().__init__(**facts)  # type: ignore[arg-type]
+
+    def renew(self, ttl: float | None = None) -> None:
+        """Extend the lease to ``ttl`` seconds from now.
+
+        Args:
+            ttl: New length, in seconds; default: as before.
+
+        Raises:
+            LeaseLostError: It is not ours any more; it cannot be revived.
+            LockServiceError: The lock service could not be asked; the lease is as it was.
+        """
+        ttl = self.ttl if ttl is None else check_ttl(ttl)
+        self.raise_if_over()
+        self.service.renew(self, self.ttl_for(ttl))
+
+    def acquire_again(self, ttl: float) -> None:
+        """The lease is acquired once more by whoever holds it: it counts, and gets its time.
+
+        Args:
+            ttl: What must be left of it, in seconds; it is renewed if it is less, never shortened.
+
+        Raises:
+            LeaseLostError: It is lost.
+            LockServiceError: It had to be renewed, and the lock service could not be asked.
+        """
+        if self.trusted_until - now() < trust_ends(0.0, ttl) and not self.at_its_limit:
+            self.renew(max(ttl, self.ttl))
+        self.raise_if_over()
+        self.blocks.acquired_again()
+
+    def release(self) -> None:
+        """Give the lease back. Releasing twice, or in a forked child, does nothing.
+
+        A lease that was acquired again where it was held is given back as often; see
+        ``reentrant``.
+
+        Raises:
+            LeaseLostError: It had been lost before.
+            LockServiceError: The lock service could not be told; the lock ends by its ttl.
+        """
+        if not self.released and not self.is_foreign and self.blocks.give_back():
+            self._free()
+
+    def _free(self) -> None:
+        lost = self._lost or self._expired
+        self.service.release(self)
+        if lost:
+            raise self._was_lost()
+
+    def owned(self) -> bool:
+        """Ask the lock service whether it still has this lease; if not, the lease is lost.
+
+        For looking at. The answer may be out of date when it is read, so it makes nothing safe.
+
+        Raises:
+            LockServiceError: The lock service could not be asked; the lease is as it was.
+        """
+        if self.released or self.lost:
+            return False
+        return self.note_found(self.service.inspect(self.resource))
+
+    def locked(self) -> bool:
+        """Ask the lock service whether anybody holds the resource, by this lease or another.
+
+        Raises:
+            LockServiceError: The lock service could not be asked.
+        """
+        return self.service.inspect(self.resource).held
+
+    def wait_lost(self, timeout: float | None = None) -> bool:
+        """Wait until the lease is lost.
+
+        Args:
+            timeout: Longest wait, in seconds; default: until the lease is over.
+
+        Returns:
+            Whether it is lost; ``False`` when the time is up or it was released.
+        """
+        with self._lock:
+            ended = self._ended = self._ended or threading.Event()
+        give_up = None if timeout is None else now() + timeout
+        while not self.released and not self.lost:
+            pause = self.trusted_until - now()
+            if give_up is not None:
+                if now() >= give_up:
+                    break
+                pause = min(pause, give_up - now())
+            ended.wait(max(0.0, pause))
+        return self.lost
+
+    def _over(self) -> None:
+        if self._ended is not None:
+            self._ended.set()
+
+    async def __aenter__(self) -> NoReturn:
+        # It has been acquired when Python gets here; nobody would release it.
+        self.release()
+        raise TypeError(
+            f"the lease on {self.resource!r} was acquired synchronously, and has been released: "
+            "use a plain with block, or in asyncio an AsyncGuard or an asynchronous lock service"
+        )
+
+    async def __aexit__(self, *exception: object) -> None:
+        """Never reached; Python asks for it first."""
+
+    def __enter__(self) -> Self:
+        try:
+            self._open()
+            return self  # noqa: TRY300 - an interrupt before this line finds the lock held, too
+        except FencingError:
+            raise
+        except BaseException:
+            self._interrupted()
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        body: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            failure: _Failure | None = None
+            if self._close():
+                self._free()
+        except (LeaseLostError, LockServiceError) as error:
+            failure = error
+        except BaseException:
+            self._interrupted()
+            raise
+        self._settle(failure, body)
+
+    def _interrupted(self) -> None:
+        """A signal's exception came while a block began or ended: nobody else would release it."""
+        if not self.released and not self.is_foreign and self.blocks.is_outermost:
+            with contextlib.suppress(FencingError):
+                self.service.release(self)
+
+
+class AsyncLease(BaseLease):
+    """:class:`Lease` for asyncio: the same names and attributes, awaited."""
+
+    service: AsyncGrantor
+
+    def __init__(self, service: AsyncGrantor, **facts: object) -> None:
+        self.cancel_on_loss = False
+        self._cancelled_blocks: list[CancelledBlock | None] = []
+        self.service = service
+        self._ended = asyncio.Event()
+        super().__init__(**facts)  # type: ignore[arg-type]
+
+    async def renew(self, ttl: float | None = None) -> None:
+        """See :meth:`Lease.renew`."""
+        ttl = self.ttl if ttl is None else check_ttl(ttl)
+        self.raise_if_over()
+        await self.service.renew(self, self.ttl_for(ttl))
+
+    async def acquire_again(self, ttl: float) -> None:
+        """See :meth:`Lease.acquire_again`."""
+        if self.trusted_until - now() < trust_ends(0.0, ttl) and not self.at_its_limit:
+            await self.renew(max(ttl, self.ttl))
+        self.raise_if_over()
+        self.blocks.acquired_again()
+
+    async def release(self) -> None:
+        """See :meth:`Lease.release`."""
+        if not self.released and not self.is_foreign and self.blocks.give_back():
+            await self._free()
+
+    async def _free(self) -> None:
+        lost = self._lost or self._expired
+        await self.service.release(self)
+        if lost:
+            raise self._was_lost()
+
+    async def owned(self) -> bool:
+        """See :meth:`Lease.owned`."""
+        if self.released or self.lost:
+            return False
+        return self.note_found(await self.service.inspect(self.resource))
+
+    async def locked(self) -> bool:
+        """See :meth:`Lease.locked`."""
+        return (await self.service.inspect(self.resource)).held
+
+    async def wait_lost(self, timeout: float | None = None) -> bool:
+        """See :meth:`Lease.wait_lost`."""
+        give_up = None if timeout is None else now() + timeout
+        while not self.released and not self.lost:
+            pause = self.trusted_until - now()
+            if give_up is not None:
+                if now() >= give_up:
+                    break
+                pause = min(pause, give_up - now())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, pause)):
+                    await self._ended.wait()
+        return self.lost
+
+    def _over(self) -> None:
+        self._ended.set()
+
+    async def __aenter__(self) -> Self:
+        if self.cancel_on_loss:
+            self.raise_if_over()
+        self._open()
+        self._cancelled_blocks.append(CancelledBlock() if self.cancel_on_loss else None)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        body: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        block = self._cancelled_blocks.pop()
+        # The cancellation was ours, and has done its work: what it means is the loss.
+        loss = self.loss() if block is not None and block.end(body) else None
+        failure: _Failure | None = None
+        try:
+            if self._close():
+                await self._free()
+        except (LeaseLostError, LockServiceError) as error:
+            failure = error
+        if loss is not None:
+            raise loss from body
+        self._settle(failure, body)
+
+    def cancel_blocks(self) -> None:
+        """See :meth:`BaseLease.cancel_blocks`; the innermost block that did ask is cancelled."""
+        for block in reversed(self._cancelled_blocks):
+            if block is not None:
+                block.cancel()
+                return

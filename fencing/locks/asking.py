@@ -1,0 +1,164 @@
+"""Asking a lock service until it answers: when to try again, and when to give up.
+
+Without I/O and without a clock: what is yielded is performed by a shell
+(:mod:`fencing.locks.performing`), which sends back what came of it together with the time, or
+throws :class:`Trouble`. The rules, for every lock service:
+
+* *Trust* counts from when the request that was answered was sent, never from the answer. A lease
+  whose answer arrives after its trust has ended is given back, not returned.
+* A request whose outcome is unknown (no answer, cancelled, interrupted) may have taken the lock.
+  It is repeated under the same holder, whom the lock service recognises; when we give up instead,
+  the lock is released by holder, without knowing its token.
+* The *deadline* is absolute: nothing that happens on the way restarts it. A caller who waits for
+  a lock gets one last attempt at the deadline itself.
+* *Trouble* with the lock service is not the lock being held: it is a LockServiceError, after at
+  most ``ATTEMPTS`` attempts and ``TROUBLE_SECONDS`` without an answer, and by the deadline if there
+  is one. A deadline that leaves no time for a round trip is stretched to ``GRACE_SECONDS`` for the
+  attempt, and once more for the clean-up.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from fencing.errors import LockServiceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+__all__ = [
+    "ATTEMPTS", "ATTEMPT_SECONDS", "CLEAN_UP_SECONDS", "GRACE_SECONDS", "NO_WAIT_SECONDS",
+    "RELEASE_SECONDS", "RETRY_SECONDS", "TROUBLE_SECONDS", "Answered", "BaseCall", "Pause",
+    "Trouble",
+]  # fmt: skip
+
+ATTEMPTS = 5
+"""How often a request is tried before the lock service counts as out of reach."""
+
+TROUBLE_SECONDS = 4.0
+"""How long a request is tried before the lock service counts as out of reach, in seconds."""
+
+ATTEMPT_SECONDS = 2.0
+"""Longest wait for one answer, in seconds; a shorter time-out of the client's holds."""
+
+NO_WAIT_SECONDS = 2.0
+"""How long a call that does not wait for the lock may take, retries included, in seconds."""
+
+RELEASE_SECONDS = 2.0
+"""How long a release may take, retries included, in seconds."""
+
+CLEAN_UP_SECONDS = 1.0
+"""How long the clean-up after an unknown outcome may take, in seconds."""
+
+GRACE_SECONDS = 0.25
+"""What an attempt or a clean-up is given even when the deadline leaves less, in seconds."""
+
+RETRY_SECONDS = 0.05
+"""Pause before the first retry after trouble, in seconds; doubled for each further one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait for so many seconds; send back the time."""
+
+    seconds: float
+    see_through: bool = False
+
+
+class Answered(Protocol):
+    """What is sent back for a request.
+
+    Attributes:
+        at: When the answer was there (:func:`fencing.clock.now`, seconds).
+    """
+
+    at: float
+
+
+AnsweredT = TypeVar("AnsweredT", bound=Answered)
+
+
+class Trouble(Exception):  # noqa: N818 - what happened, not yet an error of ours
+    """A request to the lock service has failed; the cause is chained.
+
+    Attributes:
+        help: What it means and what to do about it.
+        passing: Whether trying again may help.
+        at: When it failed (:func:`fencing.clock.now`, seconds).
+    """
+
+    def __init__(self, help_: str, *, passing: bool, at: float) -> None:
+        super().__init__(help_)
+        self.help = help_
+        self.passing = passing
+        self.at = at
+
+
+class BaseCall:
+    """One call of a lock service.
+
+    Attributes:
+        resource: What it is about, or the first of several; empty: about none.
+        about: What it is about, in messages, where that is not the resource.
+        at: The time as last told by the shell (:func:`fencing.clock.now`, seconds).
+        ends: When the call is to be over (the same clock).
+        repeated: Whether the answer is to a repeated request: what it finds may be the work of an
+            earlier one, of which we never heard.
+    """
+
+    def __init__(self, resource: str, started_at: float, *, ends: float) -> None:
+        self.resource = resource
+        self.about = ""
+        self.at = started_at
+        self.ends = ends
+        self.repeated = False
+
+    def until_answered(
+        self, asking: Callable[[float], object], *, longer: float = 0.0
+    ) -> Generator[Any, Any, Any]:
+        """Ask until there is an answer; return it.
+
+        Args:
+            asking: Makes the step to be performed, of how long its answer may take, in seconds.
+            longer: How much longer than usual an answer may take, in seconds.
+
+        Raises:
+            LockServiceError: There was none.
+        """
+        failures = 0
+        ends = min(self.ends, self.at + TROUBLE_SECONDS + longer)
+        while True:
+            # A little is kept back, so that the clean-up ends by the deadline, too.
+            within = min(ATTEMPT_SECONDS + longer, ends - GRACE_SECONDS - self.at)
+            try:
+                reply = yield asking(max(GRACE_SECONDS, within))
+            except Trouble as trouble:
+                self.at = trouble.at
+                failures += 1
+                pause = RETRY_SECONDS * 2 ** (failures - 1)
+                pause *= random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+                hopeless = self.at + pause >= ends - GRACE_SECONDS
+                if not trouble.passing or failures == ATTEMPTS or hopeless:
+                    tries = f" (attempts: {failures})" if failures > 1 else ""
+                    raise self.error(f"{trouble.help}{tries}") from trouble.__cause__
+                self.repeated = True
+                yield from self.pause(pause)
+                continue
+            self.at = reply.at
+            return reply
+
+    def pause(self, seconds: float) -> Generator[Any, Any, None]:
+        """Wait for so many seconds."""
+        self.at = yield Pause(max(0.0, seconds))
+
+    @property
+    def clean_up_seconds(self) -> float:
+        """How long a clean-up may take that begins now, in seconds."""
+        return max(GRACE_SECONDS, min(CLEAN_UP_SECONDS, self.ends - self.at))
+
+    def error(self, message: str) -> LockServiceError:
+        """An error that names the resource."""
+        about = self.about or (f", resource {self.resource!r}" if self.resource else "")
+        return LockServiceError(f"lock service{about}: {message}", resource=self.resource)
