@@ -39,6 +39,7 @@ from fencing.errors import (
 )
 
 if TYPE_CHECKING:
+    from fencing.connecting import connect, connect_async
     from fencing.guard import AsyncGuard, Guard
     from fencing.hooks.declare import fenced_by, resource_of
     from fencing.hooks.explicit import fence
@@ -72,6 +73,8 @@ __all__ = [
     "TableBusyError",
     "UnfencedWriteError",
     "WriteRefusedError",
+    "connect",
+    "connect_async",
     "fence",
     "fenced_by",
     "resource_of",
@@ -91,6 +94,8 @@ _HOMES = {
     "LockService": "fencing.service",
     "LockState": "fencing.state",
     "RedisLockService": "fencing.locks.redis",
+    "connect": "fencing.connecting",
+    "connect_async": "fencing.connecting",
     "fence": "fencing.hooks.explicit",
     "fenced_by": "fencing.hooks.declare",
     "resource_of": "fencing.hooks.declare",

@@ -16,6 +16,7 @@ Fixtures of the session: ``redis_url``, ``database_url``. Of each test: ``databa
 
 from __future__ import annotations
 
+import signal
 import uuid
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,11 @@ from tests.support.services import Services
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+# A shell ignores it in what it runs in the background, and so would all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

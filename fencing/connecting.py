@@ -1,0 +1,92 @@
+"""A lock service from an address, so that a line of configuration says who grants leases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fencing.service import AsyncLockService, LockService
+
+__all__ = ["connect", "connect_async"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A kind of lock service.
+
+    Attributes:
+        home: The module that has it.
+        name: Its class there; the asyncio twin has the same name behind ``Async``.
+        extra: What has to be installed besides, if anything.
+    """
+
+    home: str
+    name: str
+    extra: str = ""
+
+    def find(self, *, twin: bool) -> Any:  # noqa: ANN401 - a class with from_url()
+        try:
+            module = import_module(self.home)
+        except ModuleNotFoundError as error:
+            if not self.extra or (error.name or "").startswith("fencing"):
+                raise
+            raise ModuleNotFoundError(
+                f"{self.name} needs {error.name}, which is not installed: "
+                f'pip install "fencing[{self.extra}]"',
+                name=error.name,
+            ) from error
+        return getattr(module, f"Async{self.name}" if twin else self.name)
+
+
+_REDIS = _Kind("fencing.locks.redis", "RedisLockService")
+
+_KINDS = {
+    "redis": _REDIS,
+    "rediss": _REDIS,
+    "unix": _REDIS,
+}
+
+
+def connect(url: str, **settings: Any) -> LockService:  # noqa: ANN401 - the service's own
+    """The lock service at an address; nothing is sent yet, unless a cluster has to be found.
+
+    ======================================  ================================================
+    ``redis://host:6379/0``, ``rediss://``  one Redis, without and with TLS
+    ``unix:///run/redis.sock``              one Redis
+    ======================================  ================================================
+
+    Args:
+        url: The address. What follows its scheme is the service's own; see its ``from_url``.
+        **settings: For the service, ``namespace`` for instance; see there.
+
+    Raises:
+        ModuleNotFoundError: The service needs a package that is not installed; the message says
+            which extra brings it.
+        TypeError: The address is not a ``str``, or a setting is none of the service's.
+        ValueError: No lock service has such addresses, or the rest of it makes no sense.
+    """
+    service: LockService = _kind_of(url).find(twin=False).from_url(url, **settings)
+    return service
+
+
+def connect_async(url: str, **settings: Any) -> AsyncLockService:  # noqa: ANN401 - as above
+    """:func:`connect` for asyncio; not a coroutine, as nothing is sent yet."""
+    service: AsyncLockService = _kind_of(url).find(twin=True).from_url(url, **settings)
+    return service
+
+
+def _kind_of(url: str) -> _Kind:
+    if not isinstance(url, str):
+        raise TypeError(f"the address of a lock service must be a str, not {type(url).__name__}")
+    scheme, colon, _ = url.partition("://")
+    kind = _KINDS.get(scheme.lower())
+    if not colon or kind is None:
+        known = ", ".join(f"{name}://" for name in _KINDS)
+        # Not the address itself, which may hold a password.
+        what = f"{scheme}://" if colon else "no scheme"
+        raise ValueError(
+            f"no lock service has addresses with {what}; an address begins with one of {known}"
+        )
+    return kind
