@@ -6,17 +6,15 @@ It performs the steps of waiting; :mod:`fencing.locks.redis.waiting` decides, an
 
 from __future__ import annotations
 
-import asyncio
-import math
 import queue
 import threading
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from fencing.clock import now
 from fencing.errors import LockServiceError
+from fencing.locks.lines import AsyncBox, Message
 from fencing.locks.redis.asking import Line, Listen, Signal
-from fencing.locks.redis.waiting import LOST, READY, TURN, Message
+from fencing.locks.redis.waiting import LOST, READY, TURN
 
 if TYPE_CHECKING:
     from fencing.locks.redis.asking import Waiting
@@ -185,33 +183,3 @@ class AsyncWaiter:
             message = await self._box.get(max(0.0, end - now()))
             if message is None or message in awaited or (token and isinstance(message, int)):
                 return message
-
-
-class AsyncBox:
-    """A queue of messages that one task waits for."""
-
-    def __init__(self) -> None:
-        self._messages: deque[Message] = deque()
-        self._filled: asyncio.Future[None] | None = None
-
-    def put(self, message: Message) -> None:
-        """Leave a message."""
-        self._messages.append(message)
-        self._wake()
-
-    async def get(self, seconds: float) -> Message | None:
-        """The next message, or ``None`` if there is none within so many seconds."""
-        if not self._messages:
-            loop = asyncio.get_running_loop()
-            self._filled = loop.create_future()
-            timer = None if seconds == math.inf else loop.call_later(seconds, self._wake)
-            try:
-                await self._filled
-            finally:
-                if timer is not None:
-                    timer.cancel()
-        return self._messages.popleft() if self._messages else None
-
-    def _wake(self) -> None:
-        if self._filled is not None and not self._filled.done():
-            self._filled.set_result(None)

@@ -28,10 +28,10 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections import deque
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic
 
 from fencing.lease import trust_ends
+from fencing.locks.lines import TURN, Box, BoxT, Lines, Message
 from fencing.request import MAX_TOKEN
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ __all__ = [
     "Audience",
     "Belief",
     "Box",
+    "BoxT",
     "Lines",
     "Message",
 ]
@@ -66,27 +67,11 @@ if that is shorter; as ``hand_over.lua`` says."""
 _ENOUGH = 0.25
 """Part of that time that must be left when a waiter hears of it; otherwise it asks."""
 
-Message = int | str
-"""What a waiter is told: the token with which it was handed the lock, or one of the following."""
-
-TURN = "turn"
-"""It is the first in line now."""
-
 READY = "ready"
 """Its process listens now."""
 
 LOST = "lost"
 """Its process does not listen any more; what was said meanwhile is lost."""
-
-
-class Box(Protocol):
-    """Where a waiter finds what it is told."""
-
-    def put(self, message: Message) -> None:
-        """Leave a message."""
-
-
-BoxT = TypeVar("BoxT", bound=Box)
 
 
 def channel_of(namespace: str, nonce: str) -> str:
@@ -144,48 +129,6 @@ class Belief:
         """Whether the lock is ours under this token, and for some time yet."""
         enough = at + _ENOUGH * self.seconds
         return token > self._newest and enough <= trust_ends(self.asked_at, self.seconds)
-
-
-class Lines(Generic[BoxT]):
-    """Who stands in line for which resource: the first of each line asks.
-
-    Whatever is interrupted may be done again; it tells before it changes, so that nobody is left
-    waiting for a turn that has come.
-    """
-
-    def __init__(self) -> None:
-        self._lines: dict[str, deque[BoxT]] = {}
-
-    def join(self, resource: str, box: BoxT) -> bool:
-        """Stand in line; return whether it is one's turn at once."""
-        line = self._lines.get(resource)
-        if line:
-            line.append(box)
-            return False
-        self._lines[resource] = deque((box,))
-        return True
-
-    def leave(self, resource: str, box: BoxT) -> None:
-        """Leave the line, from wherever one stands; whoever is the first then is told."""
-        line = self._lines.get(resource)
-        if line is None or box not in line:
-            return
-        if len(line) == 1:
-            del self._lines[resource]
-            return
-        if line[0] is box:
-            line[1].put(TURN)
-        line.remove(box)
-
-    def scatter(self, resource: str) -> None:
-        """End the line: each asks for itself.
-
-        Redis could not be asked by the first. Nobody behind it shall have to wait until all those
-        before him have found out the same.
-        """
-        for box in self._lines.get(resource, ()):
-            box.put(TURN)
-        self._lines.pop(resource, None)
 
 
 class Audience(Generic[BoxT]):
