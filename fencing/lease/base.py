@@ -80,6 +80,7 @@ class BaseLease:
         ttl: float,
         asked_at: float,
         handed_for: float | None = None,
+        asked_again: bool = False,
     ) -> None:
         self.resource = resource
         self.token = check_token(token)
@@ -99,6 +100,8 @@ class BaseLease:
         self.blocks = Blocks()
         self.trouble = ""
         self.told = False
+        # A request to acquire it that was not answered may be on its way after the release.
+        self.asked_again = asked_again
         self._asked_at = asked_at
         self._max_lifetime = math.inf
         self._lost = False

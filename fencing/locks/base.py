@@ -455,4 +455,5 @@ def facts_of(request: AcquireRequest, holder: str, grant: Grant) -> dict[str, An
         "ttl": request.ttl,
         "asked_at": grant.asked_at,
         "handed_for": grant.handed_for,
+        "asked_again": grant.repeated,
     }

@@ -25,11 +25,13 @@ class Grant:
             :func:`fencing.clock.now`.
         handed_for: For how long it was handed over, in seconds, until it is renewed; ``None``: it
             was asked for, and lasts its ttl.
+        repeated: Whether requests that were not answered may still be on their way.
     """
 
     token: int
     asked_at: float
     handed_for: float | None = None
+    repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

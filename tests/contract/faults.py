@@ -75,7 +75,18 @@ class FaultContract:
         locks: As in ``LockServiceContract``; its requests meet the faults.
         others: Another service on the same locks, whose requests do not.
         faults: `Faults`.
+
+    Attributes:
+        refuses_late_requests: Whether a request to acquire that arrives when its caller has the
+            lock no more, or has given up, takes nothing.
     """
+
+    refuses_late_requests = False
+
+    @pytest.fixture
+    def late(self) -> None:
+        if not self.refuses_late_requests:
+            pytest.skip("a request that arrives late may leave a lock for its ttl")
 
     @pytest.fixture
     def jump(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
@@ -210,6 +221,60 @@ class FaultContract:
         faults.deliver_withheld()
         await locks.inspect("r")
         assert not await others.locked("r")
+
+    @pytest.mark.usefixtures("late")
+    async def test_an_acquire_that_arrives_after_the_release_takes_nothing(
+        self, locks: Any, others: Any, faults: Faults
+    ) -> None:
+        faults.withhold_request()
+        lease = await locks.acquire("r", ttl=60)  # the second attempt
+        await lease.release()
+        faults.deliver_withheld()
+        await locks.inspect("r")
+        assert not await others.locked("r")
+        await (await locks.acquire("r", ttl=60, blocking=False)).release()
+
+    @pytest.mark.usefixtures("late")
+    async def test_an_acquire_all_that_arrives_after_the_release_takes_nothing(
+        self, locks: Any, others: Any, faults: Faults
+    ) -> None:
+        faults.withhold_request()
+        group = await locks.acquire_all(["a", "b"], ttl=60)
+        await group.release()
+        faults.deliver_withheld()
+        await locks.inspect("a")
+        assert [await others.locked(name) for name in "ab"] == [False, False]
+        await (await locks.acquire_all(["a", "b"], ttl=60, blocking=False)).release()
+
+    @pytest.mark.usefixtures("late")
+    @pytest.mark.parametrize("patience", [{"blocking": False}, {"blocking_timeout": 0.6}])
+    async def test_an_acquire_that_arrives_when_its_caller_has_given_up_takes_nothing(
+        self, locks: Any, others: Any, faults: Faults, patience: dict[str, Any]
+    ) -> None:
+        for ask in (
+            lambda: locks.acquire("r", **patience),
+            lambda: locks.acquire_all(["r"], **patience),
+        ):
+            holding = await others.acquire("r", ttl=60)
+            faults.withhold_request()
+            with pytest.raises(LockNotAcquiredError):
+                await ask()
+            await holding.release()
+            faults.deliver_withheld()
+            await locks.inspect("r")
+            assert not await others.locked("r")
+
+    @pytest.mark.usefixtures("late")
+    async def test_an_acquire_that_is_delivered_while_it_waits_leaves_no_place_behind(
+        self, locks: Any, others: Any, faults: Faults
+    ) -> None:
+        async with others.acquire("r", ttl=60):
+            faults.withhold_request()
+            with pytest.raises(LockNotAcquiredError):
+                await locks.acquire("r", blocking_timeout=0.6)
+            faults.deliver_withheld()
+            await locks.inspect("r")
+            assert not (await others.inspect("r")).waiters
 
     async def test_healing_that_stays_unknown_can_still_be_released(
         self, locks: Any, others: Any, faults: Faults

@@ -67,6 +67,8 @@ PATIENT = {"socket_timeout": None, "socket_connect_timeout": None}
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 class TestFaults(FaultContract):
+    refuses_late_requests = True
+
     @pytest.fixture
     def proxy(self, redis_url: str) -> Iterator[TcpProxy]:
         with TcpProxy.to(redis_url) as proxy:

@@ -1,7 +1,7 @@
 """Acquiring one lock: what to ask, what the answers mean, and when to believe what one is told.
 
-Without I/O and without a clock, like CHECKME. How
-one waits is told in :mod:`fencing.locks.redis.waiting`.
+Without I/O and without a clock, like :mod:`fencing.locks.redis.steps`. How one waits is told in
+:mod:`fencing.locks.redis.waiting`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from fencing.request import AcquireRequest
 
 __all__ = ["acquire", "give_up", "held_of"]
+
+_FACTS = 3
+"""What "held" is told with; whoever waits is told his place besides."""
 
 TOO_LATE = 3
 """How often a lock may be granted too late before the ttl counts as too short."""
@@ -83,6 +86,7 @@ class _Acquiring:
         self.wishes = milliseconds(request.ttl), str(request.floor), label_of(request)
         self.nonce = ""
         self.record: tuple[str, ...] = ()
+        self.place: tuple[str, ...] = ()
         self.belief: Belief | None = None
         self.maybe_ours = False
         self.too_late = 0
@@ -102,11 +106,15 @@ class _Acquiring:
                 token = call.token_in(facts)
                 call.require_acknowledged(reply, "the lock, so it was given back")
                 if call.at < trust_ends(reply.asked_at, self.request.ttl):
-                    return Grant(token, reply.asked_at)
+                    return Grant(token, reply.asked_at, repeated=call.repeated)
                 yield from self.give_back_too_late(reply)
                 continue
-            held = held_of(call, reply, facts, waited=call.at - self.started_at)
+            # The first one that it was given: nobody who has asked since is before it.
+            self.place = self.place or tuple(facts[_FACTS:])
+            held = held_of(call, reply, facts[:_FACTS], waited=call.at - self.started_at)
             if is_last:
+                if call.repeated:
+                    yield from self.clean_up()
                 return held
             grant = yield from self.wait(held, reply.asked_at)
             if grant is not None:
@@ -121,7 +129,7 @@ class _Acquiring:
             return asked
         ttl, floor, label = self.wishes
         self.record = (record_of(self.holder, ttl, floor, self.nonce, label),)
-        return (*asked, *self.record)
+        return (*asked, *self.record, "", *self.place) if self.place else (*asked, *self.record)
 
     def give_back_too_late(self, reply: Reply) -> Steps[None]:
         self.too_late += 1
@@ -131,7 +139,7 @@ class _Acquiring:
                 f"answer came ({self.call.at - reply.asked_at:.3f} s): ask for a longer ttl, or "
                 "look why Redis answers so slowly"
             )
-        yield from self.call.clean_up(self.holder)
+        yield from self.call.clean_up(self.holder, known=True)
 
     def wait(self, held: Held, asked_at: float) -> Steps[Grant | None]:
         """Wait until the lock is handed to us, or it is worth asking again.
@@ -149,7 +157,7 @@ class _Acquiring:
                 return None
         token = yield from call.wait(ask_at - call.at)
         if token and not self.must_ask and self.belief.allows(token, call.at):
-            return Grant(token, asked_at, self.belief.seconds)
+            return Grant(token, asked_at, self.belief.seconds, call.repeated)
         # The channel may have been lost, or the resource have moved to another node.
         self.nonce = yield from call.listen(until=self.deadline)
         return None
@@ -164,7 +172,7 @@ class _Acquiring:
         return self.call.durability.guarded or self.call.durability.replicas > 0
 
     def clean_up(self) -> Steps[None]:
-        if self.maybe_ours or self.record:
+        if self.maybe_ours or self.record or self.call.repeated:
             yield from self.call.clean_up(self.holder, *self.record)
 
 

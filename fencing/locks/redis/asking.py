@@ -21,14 +21,17 @@ if TYPE_CHECKING:
     from fencing.locks.redis.scripts import Script
 
 __all__ = [
-    "NO_SUCH_NODE", "Ask", "Call", "Line", "Listen", "Reply", "Signal", "Step", "Steps", "Wait",
-    "Waiting",
+    "NO_SUCH_NODE", "UNKNOWN", "Ask", "Call", "Line", "Listen", "Reply", "Signal", "Step", "Steps",
+    "Wait", "Waiting",
 ]  # fmt: skip
 
 T = TypeVar("T")
 
 NO_SUCH_NODE = "nodeless"
 """What is answered, instead of by a script, where there is no primary of that number."""
+
+UNKNOWN = "unknown"
+"""Said at a release: what is on its way of this holder shall not acquire; see ``release.lua``."""
 
 
 # What the shell performs.
@@ -190,17 +193,17 @@ class Call(BaseCall):
         self.at = signal.at
         return signal.token
 
-    def clean_up(self, holder: str, *record: str) -> Steps[None]:
+    def clean_up(self, holder: str, *record: str, known: bool = False) -> Steps[None]:
         """Release what we may have acquired without knowing it; the lock's ttl is the backstop.
 
         Args:
             holder: The nonce of the acquisition.
             *record: Its record in the queue, if it may be there.
+            known: Whether it goes on; otherwise what is still on its way acquires nothing.
         """
         try:
-            reply: Reply = yield Ask(
-                RELEASE, (holder, *record), self.clean_up_seconds, see_through=True
-            )
+            arguments = (holder,) if known else (holder, UNKNOWN, *record)
+            reply: Reply = yield Ask(RELEASE, arguments, self.clean_up_seconds, see_through=True)
         except Trouble as trouble:
             self.at = trouble.at
         else:

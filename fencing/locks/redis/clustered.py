@@ -17,7 +17,6 @@ import redis
 from redis.asyncio.cluster import PipelineCommand
 from redis.exceptions import (
     AskError,
-    MaxConnectionsError,
     MovedError,
     NoScriptError,
     TryAgainError,
@@ -26,11 +25,12 @@ from redis.exceptions import (
 from fencing.clock import now
 from fencing.locks.redis.bounded import call_end
 from fencing.locks.redis.connections import async_cluster_like, cluster_like, connected, made_by
+from fencing.locks.redis.stack import too_many, wait_ends
 from fencing.locks.redis.trouble import REDIS_ERRORS
 from fencing.locks.redis.wire import wait_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from fencing.locks.redis.scripts import Script
     from fencing.locks.redis.wire import Request, Wait
@@ -147,8 +147,9 @@ class Clustered:
             # The pools of redis-py start afresh in a forked child; what other threads of the
             # parent held at the fork must not be missing in the child for ever.
             self._begin()
-        if not self._free.acquire(timeout=min(max(0.0, end - now()), threading.TIMEOUT_MAX)):
-            raise MaxConnectionsError(f"{self._size} connections are in use")
+        patience = max(0.0, wait_ends(end) - now())
+        if not self._free.acquire(timeout=min(patience, threading.TIMEOUT_MAX)):
+            raise too_many(self._size)
         running = call_end.set(end)
         try:
             yield
@@ -167,7 +168,8 @@ class AsyncClustered:
 
     def _begin(self) -> None:
         self._own = async_cluster_like(self._given)
-        self._turns = asyncio.Semaphore(self._given.connection_kwargs["max_connections"])
+        self._size: int = self._given.connection_kwargs["max_connections"]
+        self._turns = asyncio.Semaphore(self._size)
         self._lost = False
 
     def _leave_closed_loop(self) -> None:
@@ -183,16 +185,26 @@ class AsyncClustered:
         self._leave_closed_loop()
         return self._own
 
-    @property
-    def _free(self) -> asyncio.Semaphore:
+    @contextlib.asynccontextmanager
+    async def _turn(self, end: float) -> AsyncIterator[None]:
         self._leave_closed_loop()
-        return self._turns
+        turns = self._turns
+        try:
+            async with asyncio.timeout(max(0.0, wait_ends(end) - now())):
+                await turns.acquire()
+        except TimeoutError:
+            raise too_many(self._size) from None
+        try:
+            async with asyncio.timeout(max(0.0, end - now())):
+                yield
+        finally:
+            turns.release()
 
     async def run(
         self, script: Script, keys: tuple[bytes, ...], args: list[bytes], end: float
     ) -> Any:
         """See `AsyncSibling.run`."""
-        async with asyncio.timeout(max(0.0, end - now())), self._free:
+        async with self._turn(end):
             # Does nothing the second time. Without it, calls that come before the slots are
             # known go to a node at random, and a handful of redirections then makes redis-py
             # close every connection, those in use included.
@@ -205,7 +217,7 @@ class AsyncClustered:
     async def run_on(self, number: int, script: Script, args: list[bytes], end: float) -> Any:
         """See `AsyncSibling.run_on`."""
         client = self._made
-        async with asyncio.timeout(max(0.0, end - now())), self._free:
+        async with self._turn(end):
             await client.initialize()
             node = _primary(client, number)
             if node is None:
@@ -218,7 +230,7 @@ class AsyncClustered:
 
     async def run_acknowledged(self, request: Request, wait: Wait, end: float) -> tuple[Any, int]:
         """See `AsyncSibling.run_acknowledged`."""
-        async with asyncio.timeout(max(0.0, end - now())), self._free:
+        async with self._turn(end):
             await self._made.initialize()
             if self._lost:
                 await self._made.nodes_manager.initialize()

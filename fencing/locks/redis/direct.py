@@ -147,7 +147,7 @@ class AsyncDirect(_OnOneRedis):
         self, script: Script, keys: tuple[bytes, ...], args: list[bytes], end: float
     ) -> Any:
         """See `AsyncSibling.run`."""
-        connection = self._stack.take_ready() or await self._take(end)
+        connection = self._stack.take_ready() or await self._stack.take(end)
         in_step = False
         try:
             async with asyncio.timeout(_left(connection, end)):
@@ -165,7 +165,7 @@ class AsyncDirect(_OnOneRedis):
 
     async def run_acknowledged(self, request: Request, wait: Wait, end: float) -> tuple[Any, int]:
         """See `AsyncSibling.run_acknowledged`."""
-        connection = self._stack.take_ready() or await self._take(end)
+        connection = self._stack.take_ready() or await self._stack.take(end)
         in_step = False
         try:
             async with asyncio.timeout(_left(connection, end)):
@@ -191,7 +191,7 @@ class AsyncDirect(_OnOneRedis):
         return [self._meaning(answer) for answer in pipeline.outcomes()]
 
     async def _converse(self, pipeline: Pipeline, end: float) -> None:
-        connection = await self._take(end)
+        connection = await self._stack.take(end)
         in_step = False
         try:
             for data, places in pipeline.chunks():
@@ -202,10 +202,6 @@ class AsyncDirect(_OnOneRedis):
             in_step = all(map(_leads_on, pipeline.answers))
         finally:
             await self._end(connection, in_step=in_step)
-
-    async def _take(self, end: float) -> Any:
-        async with asyncio.timeout(max(0.0, end - now())):
-            return await self._stack.take(end)
 
     async def _end(self, connection: Any, *, in_step: bool) -> None:
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import secrets
 import threading
@@ -36,7 +37,7 @@ REFUSED_SECONDS = 60.0
 """How long we do not try to listen after Redis has refused it, in seconds."""
 
 AGAIN_SECONDS = 1.0
-"""Shortest time from one attempt to listen to the next, in seconds."""
+"""Shortest time from one attempt to listen to the next, in seconds; but for one in that time."""
 
 ORPHANS = 1000
 """How many waiters are remembered who gave up, in case that Redis was not told."""
@@ -58,6 +59,8 @@ class _Room:
         self.channel = channel_of(self._namespace, self.nonce)
         self._orphans: OrderedDict[str, str] = OrderedDict()
         self._has_warned = False
+        self._has_warned_of_silence = False
+        self._again_at = -math.inf
 
     @property
     def listens(self) -> bool:
@@ -70,12 +73,31 @@ class _Room:
         if len(self._orphans) > ORPHANS:
             self._orphans.popitem(last=False)
 
+    def note_silence(self, why: str) -> None:
+        """Whoever waited for a lock that was released could not be told of it; warn once."""
+        if not self._has_warned_of_silence:
+            self._has_warned_of_silence = True
+            _log.warning(
+                "a lock that was released was not handed to who waits for it, because this "
+                "process may not tell of it (%s): whoever waits asks once a second, and in no "
+                "order; the Redis user needs: %s",
+                why,
+                acl_rules(self._namespace),
+            )
+
     def may_listen(self, ended: Any) -> bool:  # noqa: ANN401 - a subscriber of either kind
         """Whether it is time to listen again, after a subscriber that has ended."""
         if ended is None:
             return True
         if not ended.is_refused:
-            return bool(now() >= ended.began_at + AGAIN_SECONDS)
+            at = now()
+            if at < ended.began_at + AGAIN_SECONDS:
+                # A connection that was lost early (CLIENT KILL) shall not cost anybody his place
+                # in the queue; one that is lost again and again shall not keep us busy.
+                if at < self._again_at + AGAIN_SECONDS or not ended.has_listened:
+                    return False
+                self._again_at = at
+            return True
         if not self._has_warned:
             self._has_warned = True
             _log.warning(

@@ -14,6 +14,7 @@ from fencing.cancelling import heeding
 from fencing.clock import now
 from fencing.locks.asking import CLEAN_UP_SECONDS, Pause
 from fencing.locks.performing import go_through, go_through_async, see_through
+from fencing.locks.redis import steps
 from fencing.locks.redis.asking import NO_SUCH_NODE, Ask, Call, Reply
 from fencing.locks.redis.clients import AsyncSibling, Sibling
 from fencing.locks.redis.listening import AsyncWaiters, Waiters
@@ -23,6 +24,7 @@ from fencing.locks.redis.trouble import REDIS_ERRORS, trouble_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from fencing.lease import BaseLease
     from fencing.locks.asking import Trouble
     from fencing.locks.redis.asking import Step, Steps
     from fencing.locks.redis.clients import AnyAsyncClient, AnyClient
@@ -116,6 +118,11 @@ class Performer:
         came = self._sibling.run_many(requests, asked_at + within, wait)
         return _came(came, asked_at, waited=wait is not None)
 
+    def release(self, lease: BaseLease) -> None:
+        """Give a lease back, as :func:`fencing.locks.redis.steps.release` does."""
+        if why := self.perform(steps.release(lease, started_at=now()), lease.resource):
+            self._waiters.note_silence(why)
+
     def _give_back(self, resource: str, holder: str) -> None:
         call = Call(resource, now(), ends=now() + CLEAN_UP_SECONDS)
         self.perform(call.clean_up(holder), resource)
@@ -205,6 +212,11 @@ class AsyncPerformer:
         ]
         came = await heeding(self._sibling.run_many(requests, asked_at + within, wait))
         return _came(came, asked_at, waited=wait is not None)
+
+    async def release(self, lease: BaseLease) -> None:
+        """Give a lease back, as :func:`fencing.locks.redis.steps.release` does."""
+        if why := await self.perform(steps.release(lease, started_at=now()), lease.resource):
+            self._waiters.note_silence(why)
 
     async def _give_back(self, resource: str, holder: str) -> None:
         call = Call(resource, now(), ends=now() + CLEAN_UP_SECONDS)

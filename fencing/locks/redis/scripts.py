@@ -6,6 +6,7 @@ and a script may touch them all::
     fencing:{account:42}:lock       token, holder, owner; expires with the lease
     fencing:{account:42}:counter    the token issued last; may expire where a guard can reseed it
     fencing:{account:42}:queue      who waits for the lock; expires when nobody asks any more
+    fencing:{account:42}:given-back who has given up without an answer; expires after 5 minutes
 
 Redis takes as the tag what stands between the first ``{`` and the first ``}`` after it, so braces
 inside a resource's name are written ``%7B`` and ``%7D``, and therefore ``%`` is written ``%25``.
@@ -62,10 +63,10 @@ class Script:
         object.__setattr__(self, "sha", digest.hexdigest())
 
 
-ACQUIRE = Script("acquire", uses=("issue", "hand_over"))
-ACQUIRE_ALL = Script("acquire_all", uses=("issue", "hand_over"))
+ACQUIRE = Script("acquire", uses=("issue", "hand_over", "given_back"))
+ACQUIRE_ALL = Script("acquire_all", uses=("issue", "hand_over", "given_back"))
 RENEW = Script("renew", uses=("issue",))
-RELEASE = Script("release", uses=("issue", "hand_over"))
+RELEASE = Script("release", uses=("issue", "hand_over", "given_back"))
 RAISE = Script("raise", uses=("issue",))
 PERMITTED = Script("permitted")
 INSPECT = Script("inspect")
@@ -74,13 +75,18 @@ SCAN = Script("scan")
 _LOCK_ENDS = "}:lock"
 
 
-def keys_of(namespace: str, resource: str) -> tuple[bytes, bytes, bytes]:
-    """The lock, the counter and the queue of a resource, in the order that the scripts take.
+def keys_of(namespace: str, resource: str) -> tuple[bytes, bytes, bytes, bytes]:
+    """The lock, the counter, the queue and the marks of a resource, as the scripts take them.
 
     Bytes, because a client encodes a ``str`` in whatever encoding it was configured with.
     """
     stem = f"{namespace}:{{{_escaped(resource)}}}"
-    return f"{stem}:lock".encode(), f"{stem}:counter".encode(), f"{stem}:queue".encode()
+    return (
+        f"{stem}:lock".encode(),
+        f"{stem}:counter".encode(),
+        f"{stem}:queue".encode(),
+        f"{stem}:given-back".encode(),
+    )
 
 
 def keys_of_all(namespace: str, resources: Sequence[str]) -> tuple[bytes, ...]:

@@ -154,7 +154,7 @@ class RedisLockService(Administration, BaseLockService):
 
     def release(self, lease: Lease) -> None:
         """See :meth:`BaseLockService.release`."""
-        self._redis.perform(steps.release(lease, started_at=now()), lease.resource)
+        self._redis.release(lease)
 
     def _raise_token(self, lease: Lease, floor: int) -> None:
         self._redis.perform(
@@ -315,7 +315,7 @@ class AsyncRedisLockService(AsyncAdministration, AsyncBaseLockService):
 
     async def release(self, lease: AsyncLease) -> None:
         """See :meth:`RedisLockService.release`."""
-        await self._redis.perform(steps.release(lease, started_at=now()), lease.resource)
+        await self._redis.release(lease)
 
     async def _raise_token(self, lease: AsyncLease, floor: int) -> None:
         await self._redis.perform(

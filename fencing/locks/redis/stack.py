@@ -26,7 +26,23 @@ from fencing.locks.redis.connections import connection_of
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-__all__ = ["AsyncConnectionStack", "ConnectionStack"]
+__all__ = ["AsyncConnectionStack", "ConnectionStack", "too_many", "wait_ends"]
+
+_FOR_THE_ANSWER = 0.25
+"""Part of a call's time that is not waited for a connection."""
+
+
+def wait_ends(end: float) -> float:
+    """Until when to wait for a connection, in a call that is to be over by ``end``.
+
+    Redis is to have time to answer, so that who has only waited for a connection is told so.
+    """
+    return end - _FOR_THE_ANSWER * max(0.0, end - now())
+
+
+def too_many(size: int) -> MaxConnectionsError:
+    """The error for who has waited for a connection in vain."""
+    return MaxConnectionsError(f"{size} connections were in use all the time")
 
 
 class _Turn:
@@ -133,9 +149,6 @@ class _Stack:
             self._made -= 1
         self._hand_on()
 
-    def _too_many(self) -> MaxConnectionsError:
-        return MaxConnectionsError(f"{self._size} connections are in use")
-
 
 class ConnectionStack(_Stack):
     """Connections for threads."""
@@ -149,7 +162,7 @@ class ConnectionStack(_Stack):
         """A connection that is connected by ``end``, to be given back.
 
         Raises:
-            MaxConnectionsError: All were in use until then.
+            MaxConnectionsError: All were in use for too long.
             RedisError: It could not be connected.
         """
         try:
@@ -172,8 +185,8 @@ class ConnectionStack(_Stack):
         turn = _Turn()
         try:
             self._queue(turn)
-            if not turn.wait(end):
-                raise self._too_many()  # noqa: TRY301 - to leave the queue, too
+            if not turn.wait(wait_ends(end)):
+                raise too_many(self._size)  # noqa: TRY301 - to leave the queue, too
         except BaseException:
             self._leave(turn)
             raise
@@ -237,15 +250,16 @@ class AsyncConnectionStack(_Stack):
         return None
 
     async def take(self, end: float) -> Any:
-        """See `ConnectionStack.take`; the caller ends connecting in time."""
+        """See `ConnectionStack.take`."""
         self.leave_closed_loop()
         connection = await self._wait(end)
         if connection is None:
-            return await self._make()
+            return await self._make(end)
         try:
-            if self._is_outdated(connection):
-                await connection.disconnect(nowait=True)
-            await connection.connect()
+            async with asyncio.timeout(max(0.0, end - now())):
+                if self._is_outdated(connection):
+                    await connection.disconnect(nowait=True)
+                await connection.connect()
         except BaseException:
             self.give_back(connection)
             raise
@@ -255,16 +269,17 @@ class AsyncConnectionStack(_Stack):
         turn = _AsyncTurn()
         try:
             self._queue(turn)
-            if not await turn.wait(end):
-                raise self._too_many()  # noqa: TRY301 - to leave the queue, too
+            if not await turn.wait(wait_ends(end)):
+                raise too_many(self._size)  # noqa: TRY301 - to leave the queue, too
         except BaseException:
             self._leave(turn)
             raise
         return turn.connection
 
-    async def _make(self) -> Any:
+    async def _make(self, end: float) -> Any:
         try:
-            connection = await connection_of(self._pool)
+            async with asyncio.timeout(max(0.0, end - now())):
+                connection = await connection_of(self._pool)
         except BaseException:
             self._make_one_less()
             raise

@@ -20,7 +20,7 @@ from fencing.errors import (
     LockServiceError,
 )
 from fencing.locks.asking import RELEASE_SECONDS, Trouble
-from fencing.locks.redis.asking import Call
+from fencing.locks.redis.asking import UNKNOWN, Call
 from fencing.locks.redis.durability import PLAIN, Durability
 from fencing.locks.redis.scripts import RAISE, RELEASE, RENEW, milliseconds
 
@@ -116,8 +116,11 @@ def _judge_renewal(
             raise call.nonsense(reply)
 
 
-def release(lease: BaseLease, *, started_at: float) -> Steps[None]:
+def release(lease: BaseLease, *, started_at: float) -> Steps[str]:
     """Give a lease back. Whatever comes of it, nothing can be done under the lease any more.
+
+    Returns:
+        Why Redis could not hand it over to who waits, as it says; empty if there was no trouble.
 
     Raises:
         LeaseLostError: It had been lost before; it is marked as lost.
@@ -126,7 +129,7 @@ def release(lease: BaseLease, *, started_at: float) -> Steps[None]:
     call = Call(lease.resource, started_at, ends=started_at + RELEASE_SECONDS)
     lease.note_releasing()
     try:
-        reply, _ = yield from call.ask(RELEASE, lease.holder)
+        reply, facts = yield from call.ask(RELEASE, *release_of(lease))
     except GeneratorExit:
         raise
     except LockServiceError:
@@ -152,6 +155,12 @@ def release(lease: BaseLease, *, started_at: float) -> Steps[None]:
         case _:
             lease.note_released()
             raise call.nonsense(reply)
+    return facts[0] if facts else ""
+
+
+def release_of(lease: BaseLease) -> tuple[str, ...]:
+    """The arguments of the script that releases a lease."""
+    return (lease.holder, UNKNOWN) if lease.asked_again else (lease.holder,)
 
 
 def raise_token(

@@ -74,6 +74,11 @@ class _Subscriber(Generic[BoxT]):
                 self._stray(holder)
 
     @property
+    def has_listened(self) -> bool:
+        """Whether Redis has ever confirmed it."""
+        return self.audience.has_listened
+
+    @property
     def is_refused(self) -> bool:
         """Whether Redis does not let us listen."""
         return isinstance(self.failure, redis.ResponseError)

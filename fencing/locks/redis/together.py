@@ -1,7 +1,7 @@
 """What is asked to acquire several locks in one script, and what the answers mean.
 
-Without I/O and without a clock, like CHECKME. It
-never waits: who is to be waited for is decided in :mod:`fencing.core.several`.
+Without I/O and without a clock, like :mod:`fencing.locks.redis.steps`. It never waits: who is to be
+waited for is decided in :mod:`fencing.core.several`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from fencing.lease import trust_ends
 from fencing.locks.asking import CLEAN_UP_SECONDS, GRACE_SECONDS, NO_WAIT_SECONDS, Trouble
 from fencing.locks.outcome import Grant, label_of, not_acquired
 from fencing.locks.redis.acquiring import TOO_LATE, held_of
-from fencing.locks.redis.asking import Ask, Call
+from fencing.locks.redis.asking import UNKNOWN, Ask, Call
 from fencing.locks.redis.durability import PLAIN, Durability
 from fencing.locks.redis.scripts import ACQUIRE_ALL, RELEASE, milliseconds
 
@@ -87,7 +87,7 @@ def acquire_all(
             ]
             call.require_acknowledged(reply, "the locks, so they were given back")
             if call.at < trust_ends(reply.asked_at, first.ttl):
-                return [Grant(token, reply.asked_at) for token in tokens]
+                return [Grant(token, reply.asked_at, repeated=call.repeated) for token in tokens]
             too_late += 1
             if too_late == TOO_LATE or call.at >= deadline:
                 raise call.error(  # noqa: TRY301 - to be cleaned up after, too
@@ -95,11 +95,11 @@ def acquire_all(
                     f"answer came ({call.at - reply.asked_at:.3f} s): ask for a longer ttl, or "
                     "look why Redis answers so slowly"
                 )
-            yield from _give_back(call, names, holders)
+            yield from _give_back(call, names, holders, known=True)
     except GeneratorExit:
         raise
     except BaseException:
-        if maybe_ours:
+        if maybe_ours or call.repeated:
             yield from _give_back(call, names, holders)
         raise
 
@@ -119,13 +119,18 @@ def _call_on(request: AcquireRequest, call: Call) -> Call:
     return Call(request.resource, call.at, ends=call.ends)
 
 
-def _give_back(call: Call, names: Sequence[str], holders: Sequence[str]) -> Steps[None]:
-    """Release what we may have acquired; the ttl is the backstop."""
+def _give_back(
+    call: Call, names: Sequence[str], holders: Sequence[str], *, known: bool = False
+) -> Steps[None]:
+    """Release what we may have acquired, as `Call.clean_up` does; the ttl is the backstop."""
+    arguments = () if known else (UNKNOWN,)
     ends = call.at + max(GRACE_SECONDS, min(CLEAN_UP_SECONDS, call.ends - call.at))
     for name, holder in zip(names, holders, strict=True):
         within = max(GRACE_SECONDS, ends - call.at)
         try:
-            reply: Reply = yield Ask(RELEASE, (holder,), within, see_through=True, to=(name,))
+            reply: Reply = yield Ask(
+                RELEASE, (holder, *arguments), within, see_through=True, to=(name,)
+            )
         except Trouble as trouble:
             call.at = trouble.at
             if call.at >= ends:

@@ -71,7 +71,10 @@ _MEANINGS: list[tuple[type[BaseException], str, bool, str]] = [
         redis.exceptions.MaxConnectionsError,
         "",
         True,
-        "all connections that max_connections allows are in use: allow more",
+        (
+            "Redis was not asked, for all connections that the client's max_connections allows "
+            "were in use: allow more, or let fewer callers ask at once"
+        ),
     ),
     (
         redis.exceptions.MasterDownError,

@@ -136,6 +136,7 @@ class Audience(Generic[BoxT]):
 
     Attributes:
         listens: Whether the channel is listened to, as confirmed by Redis.
+        has_listened: Whether it ever was.
         over: Whether that has ended.
     """
 
@@ -144,6 +145,7 @@ class Audience(Generic[BoxT]):
     def __init__(self) -> None:
         self._boxes: dict[bytes, BoxT] = {}
         self.listens = False
+        self.has_listened = False
         self.over = False
 
     def __len__(self) -> int:
@@ -174,7 +176,7 @@ class Audience(Generic[BoxT]):
 
     def begin(self) -> None:
         """The channel is listened to."""
-        self.listens = True
+        self.listens = self.has_listened = True
         for box in self._everybody():
             box.put(READY)
 

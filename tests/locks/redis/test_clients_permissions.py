@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import re
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
 PAGE = Path(__file__).parents[3] / "docs/how-to/redis.md"
-# Seen where the queue is tested: the scripts call them only for who waits in it.
-NEEDS_A_QUEUE = {"zadd", "zrem"}
 USER = {"username": "locks", "password": "secret"}
 
 
@@ -79,7 +78,13 @@ async def use(services: list[Any]) -> None:
         await lease.renew(20)
         await locks.raise_token(lease, floor=lease.token + 5)
         assert await lease.owned()
+        waiting = asyncio.ensure_future(locks.acquire(resource, ttl=10)._begin())
+        while not (  # noqa: ASYNC110 - only the server knows
+            waiting.done() or (await locks.inspect(resource)).waiters
+        ):
+            await asyncio.sleep(0.005)
         assert await locks.force_release(resource)
+        await (await waiting).release()
         assert not await locks.locked(resource)
 
 
@@ -90,9 +95,7 @@ class TestOneServer:
         async with connected(kind, server.port) as services:
             await use(services)
 
-    @pytest.mark.parametrize(
-        "command", [*TO_RUN, *(c for c in BY_SCRIPTS if c not in NEEDS_A_QUEUE)]
-    )
+    @pytest.mark.parametrize("command", [*TO_RUN, *BY_SCRIPTS])
     async def test_none_of_them_can_be_left_out(
         self, kind: str, server: ValkeyProcess, command: str
     ) -> None:
@@ -112,6 +115,29 @@ class TestOneServer:
             allow([server], *acl_rules("fencing").split(), f"+{missing}")
             async with locks.acquire("a", ttl=10):
                 assert [state.resource async for state in locks.scan()] == ["a"]
+
+    @pytest.mark.parametrize("missing", ["publish", "subscribe"])
+    async def test_who_may_not_wake_or_be_woken_is_warned_of_once(
+        self, kind: str, server: ValkeyProcess, missing: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        allow([server], *acl_rules("fencing").split(), f"-{missing}")
+        async with connected(kind, server.port) as (locks, _):
+            for _ in range(2):
+                lease = await locks.acquire("a", ttl=10)
+                waiting = asyncio.ensure_future(locks.acquire("a", ttl=10)._begin())
+
+                async def waits() -> bool:
+                    if missing == "subscribe":
+                        return bool(caplog.records)
+                    return bool((await locks.inspect("a")).waiters)
+
+                while not await waits():  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.005)
+                await lease.release()
+                await (await waiting).release()
+        (warning,) = [record.getMessage() for record in caplog.records]
+        assert f"+{missing}" in warning
+        assert "once a second" in warning
 
     async def test_another_namespace_is_another_s(self, kind: str, server: ValkeyProcess) -> None:
         allow([server], *acl_rules("fencing2").split())

@@ -139,6 +139,27 @@ class TestOneForMany:
             assert await stack.take(now() + 20) is connection
             stack.give_back(connection)
 
+    @pytest.mark.parametrize("kind", ["sync", "async"])
+    async def test_who_only_waited_for_it_is_told_so(
+        self, kind: str, proxy: TcpProxy, redis_namespace: str
+    ) -> None:
+        settings: dict[str, Any] = {"namespace": redis_namespace, "max_connections": 1}
+        async with contextlib.AsyncExitStack() as stack:
+            if kind == "sync":
+                service = stack.enter_context(RedisLockService.from_url(proxy.url, **settings))
+                locks: Any = ThreadedLocks(service)
+                taken = locks_stack(locks).take(now() + 20)
+            else:
+                locks = AsyncRedisLockService.from_url(proxy.url, **settings)
+                await stack.enter_async_context(locks)
+                taken = await locks_stack(locks).take(now() + 20)
+            for patience in ({"blocking": False}, {"blocking_timeout": 0.1}):
+                with pytest.raises(LockServiceError, match="max_connections allows") as caught:
+                    await locks.acquire("r", **patience)
+                assert "did not answer" not in str(caught.value)
+            locks_stack(locks).give_back(taken)
+            await (await locks.acquire("r", blocking=False)).release()
+
     async def test_who_cannot_connect_leaves_the_right_to(
         self, proxy: TcpProxy, redis_namespace: str
     ) -> None:

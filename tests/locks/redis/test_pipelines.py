@@ -227,8 +227,8 @@ def test_packed_as_redis_py_does() -> None:
     keys, args = keys_of("n", "ä r"), [b"", b"x\r\ny", "ö".encode()]
     connection = redis.Connection()
     assert packed((RENEW, keys, args)) == b"".join(
-        connection.pack_command("EVALSHA", RENEW.sha, 3, *keys, *args)
+        connection.pack_command("EVALSHA", RENEW.sha, len(keys), *keys, *args)
     )
     assert packed((RENEW, keys, args), by_text=True) == b"".join(
-        connection.pack_command("EVAL", RENEW.text, 3, *keys, *args)
+        connection.pack_command("EVAL", RENEW.text, len(keys), *keys, *args)
     )

@@ -32,10 +32,10 @@ class TestKeys:
     def test_of_one_resource_are_in_one_slot_and_of_all_are_distinct(self) -> None:
         names = ["a", "{", "}", "{}", "}{", "%7B", "%", "%25", "a{b}c", "a}b{c", "%257B", ":lock"]
         keys = {key for name in names for key in keys_of("fencing", name)}
-        assert len(keys) == 3 * len(names)
+        assert len(keys) == 4 * len(names)
         for name in names:
-            lock, counter, queue = keys_of("fencing", name)
-            assert len({redis.crc.key_slot(key) for key in (lock, counter, queue)}) == 1
+            lock, *others = keys_of("fencing", name)
+            assert len({redis.crc.key_slot(key) for key in (lock, *others)}) == 1
             tag = lock.split(b"{", 1)[1].split(b"}", 1)[0]
             assert lock == b"fencing:{" + tag + b"}:lock"
             assert redis.crc.key_slot(lock) == redis.crc.key_slot(tag)
@@ -284,7 +284,7 @@ class TestErrors:
         return fails
 
     def test_keys_of_another_type(self, client: redis.Redis, fails: Any) -> None:
-        lock, counter, queue = keys_of("fencing", "the resource")
+        lock, counter, queue, _ = keys_of("fencing", "the resource")
         client.rpush(counter, "x")
         assert isinstance(fails("WRONGTYPE").__cause__, redis.ResponseError)
         client.delete(counter)
@@ -302,7 +302,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("counter", ["x", "", "-1", "1.5", "01", " 1", "1e3", "0x10", "+1"])
     def test_a_counter_that_is_none(self, client: redis.Redis, fails: Any, counter: str) -> None:
-        lock, key, _ = keys_of("fencing", "the resource")
+        lock, key, *_ = keys_of("fencing", "the resource")
         client.set(key, counter)
         fails("not a number")
         assert client.get(key) == counter.encode()
@@ -310,7 +310,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("counter", [MAX_TOKEN, MAX_TOKEN + 1, 2**63 - 1, 10**30])
     def test_a_counter_at_its_end(self, client: redis.Redis, fails: Any, counter: int) -> None:
-        lock, key, _ = keys_of("fencing", "the resource")
+        lock, key, *_ = keys_of("fencing", "the resource")
         client.set(key, counter)
         fails("2\\*\\*53")
         assert client.get(key) == str(counter).encode()
@@ -424,7 +424,7 @@ class TestScripts:
     def test_a_raise_keeps_the_time_and_may_come_twice(
         self, redis_client: redis.Redis, redis_url: str, redis_namespace: str
     ) -> None:
-        lock, counter, _ = keys = keys_of(redis_namespace, "r")
+        lock, counter, *_ = keys = keys_of(redis_namespace, "r")
         with RedisLockService.from_url(redis_url, namespace=redis_namespace) as locks:
             lease = locks.acquire("r", ttl=60)
             redis_client.pexpire(lock, 30_000)

@@ -17,7 +17,7 @@ import redis.asyncio
 
 from fencing.clock import now
 from fencing.errors import LockNotAcquiredError, LockServiceError
-from fencing.locks.redis import AsyncRedisLockService, RedisLockService, subscribing
+from fencing.locks.redis import AsyncRedisLockService, RedisLockService, listening, subscribing
 from fencing.locks.redis.permissions import acl_rules
 from fencing.locks.redis.scripts import RELEASE, keys_of
 from tests.contract.facade import ThreadedLocks, in_thread
@@ -271,6 +271,23 @@ class TestLosing:
         await until(lambda: server.listeners() == 1)
         await held.release()
         await (await task).release()
+
+    async def test_the_channel_early_costs_nobody_his_place(
+        self, locks: Any, others: Any, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(listening, "AGAIN_SECONDS", 600)
+        held = await others.acquire("r", ttl=30)
+        first = begun(locks, fair=True)
+        await server.queued()
+        assert server.client.client_kill_filter(_type="pubsub") >= 1
+        await until(lambda: server.listeners() == 1)
+        second = begun(others, fair=True)
+        await server.queued(2)
+        await held.release()
+        lease = await first
+        assert not second.done()
+        await lease.release()
+        await (await second).release()
 
     async def test_the_scripts(self, locks: Any, others: Any, server: Server) -> None:
         held = await others.acquire("r", ttl=30)

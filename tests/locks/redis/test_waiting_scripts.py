@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -24,7 +25,7 @@ class Resource:
     def __init__(self, client: redis.Redis, namespace: str) -> None:
         self.client = client
         self.namespace = namespace
-        self.lock, self.counter, self.queue = self.keys = keys_of(namespace, "r")
+        self.lock, self.counter, self.queue, _ = self.keys = keys_of(namespace, "r")
         self.subscriptions: list[Any] = []
         self._acquire, self._release = map(client.register_script, (ACQUIRE.text, RELEASE.text))
 
@@ -42,13 +43,13 @@ class Resource:
         return f"{holder}:{ttl}:{floor}:{nonce}:me: and\n{holder[0]}"
 
     def ask(
-        self, holder: str, record: str = "", *, last: bool = False, ttl: int = TTL
+        self, holder: str, record: str = "", *, last: bool = False, ttl: int = TTL, place: str = ""
     ) -> list[Any]:
-        arguments = [holder, ttl, 0, "me", "0", record, *["last"] * last]
+        arguments = [holder, ttl, 0, "me", "0", record, "last" if last else "", place]
         return self._texts(self._acquire(self.keys, arguments))
 
     def release(self, holder: str, *record: str) -> list[Any]:
-        return self._texts(self._release(self.keys, [holder, *record]))
+        return self._texts(self._release(self.keys, [holder, "", *record]))
 
     def waiting(self) -> list[str]:
         return self._texts(self.client.zrange(self.queue, 0, -1))
@@ -127,6 +128,21 @@ def test_waiters_of_a_dead_process_are_passed_over(resource: Resource) -> None:
     resource.release(A)
     assert told(subscription) == f"{D} 2"
     assert resource.waiting() == []
+
+
+def test_who_has_lost_his_place_while_nobody_listened_has_it_again(resource: Resource) -> None:
+    subscription = resource.listen("1")
+    b, c, d = (resource.record(holder, "1") for holder in (B, C, D))
+    resource.ask(A)
+    lost = resource.record(B, "2")  # whose channel nobody listens to just now
+    place = resource.ask(B, lost)[-1]
+    assert resource.ask(C, c)[-1] > place
+    resource.ask(D, d)
+    resource.release(A)
+    assert told(subscription) == f"{C} 2"
+    assert resource.waiting() == [d]
+    assert resource.ask(B, b, place=place) == ["held", B, ANY, "2", "me: and\nc", place]
+    assert resource.waiting() == [b, d]
 
 
 def test_a_pattern_that_fits_the_channel_is_no_listener(resource: Resource) -> None:
@@ -258,7 +274,7 @@ def test_a_user_without_the_rights_for_it_still_releases(
         with type(resource.client)(
             host=settings["host"], port=settings["port"], username=user, password="p"
         ) as client:
-            assert Resource(client, resource.namespace).release(A) == ["released", A]
+            assert Resource(client, resource.namespace).release(A)[:2] == ["released", A]
         assert resource.holder() == successor
     finally:
         resource.client.execute_command("ACL DELUSER", user)

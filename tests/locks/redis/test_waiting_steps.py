@@ -8,6 +8,7 @@ import pytest
 
 from fencing.errors import LockServiceError
 from fencing.locks.outcome import Grant, Held
+from fencing.locks.redis.asking import UNKNOWN
 from fencing.locks.redis.durability import Durability
 from fencing.locks.redis.scripts import ACQUIRE, RELEASE
 from fencing.locks.redis.waiting import LOST, READY, REFRESH_SECONDS, TURN, Audience, Lines
@@ -61,7 +62,7 @@ class TestRegistering:
     def test_an_interrupted_waiter_takes_the_record_away(self) -> None:
         attempt = listening().answer("held", 60_000, 7, "them").throw(KeyboardInterrupt())
         assert attempt.ask().script is RELEASE
-        assert attempt.ask().arguments == (HOLDER, RECORD)
+        assert attempt.ask().arguments == (HOLDER, UNKNOWN, RECORD)
         assert attempt.ask().see_through
         with pytest.raises(KeyboardInterrupt):
             attempt.answer("other")
@@ -70,7 +71,7 @@ class TestRegistering:
         attempt = listening().answer("held", 60_000, 7, "them")
         attempt.wait()
         attempt.fail(passing=False)
-        assert attempt.ask().arguments == (HOLDER, RECORD)
+        assert attempt.ask().arguments == (HOLDER, UNKNOWN, RECORD)
         with pytest.raises(LockServiceError):
             attempt.answer("other")
 
@@ -80,7 +81,14 @@ class TestRegistering:
         attempt.tell()
         assert attempt.ask().arguments == ASKED
         attempt.throw(KeyboardInterrupt())
-        assert attempt.ask().arguments == (HOLDER, RECORD)
+        assert attempt.ask().arguments == (HOLDER, UNKNOWN, RECORD)
+
+    def test_who_has_lost_his_place_asks_for_his_first_one(self) -> None:
+        attempt = listening().answer("held", 60_000, 7, "them", "3")
+        attempt.wait()
+        assert attempt.ask().arguments == (*ASKED, RECORD, "", "3")
+        attempt.answer("held", 60_000, 8, "them", "9").wait()
+        assert attempt.ask().arguments == (*ASKED, RECORD, "", "3")
 
 
 class TestBelieving:
@@ -155,7 +163,7 @@ class TestBelieving:
 
     def test_an_interrupt_between_the_message_and_its_use_gives_the_lock_back(self) -> None:
         attempt = listening().answer("held", 60_000, 7, "them").throw(KeyboardInterrupt())
-        assert attempt.ask().arguments == (HOLDER, RECORD)
+        assert attempt.ask().arguments == (HOLDER, UNKNOWN, RECORD)
 
 
 class TestPauses:

@@ -3,6 +3,7 @@
 -- KEYS[1]  lock       a string "token:holder:owner" that expires; absent while the lock is free
 -- KEYS[2]  counter    the token issued last, a decimal string; may expire, see keep_counter
 -- KEYS[3]  queue      a sorted set of who waits; see hand_over.lua
+-- KEYS[4]  marks      who has given up; see given_back.lua
 -- ARGV[1]  holder     nonce of this acquisition, hexadecimal
 -- ARGV[2]  ttl        length of the lease, in milliseconds
 -- ARGV[3]  floor      the token will be greater than this; "0" for no floor
@@ -10,10 +11,13 @@
 -- ARGV[5]  keep       see keep_counter in issue.lua
 -- ARGV[6]  record     who waits, as hand_over.lua says; absent or empty: nobody waits
 -- ARGV[7]  last       "last": the waiting is over, so the record is taken out of the queue
+-- ARGV[8]  place      the one it had in the queue, should it have lost it; absent or empty: none yet
 --
 -- Answers (the holder is echoed so that a connection out of step is noticed):
 --   {"granted", holder, token}              token: a decimal string
---   {"held", holder, left, token, owner}    by another, for `left` milliseconds
+--   {"held", holder, left, token, owner}    by another, for `left` milliseconds; or
+--                                         given back already, before this request arrived
+--   {"held", holder, left, token, owner, place}   likewise, to who has a place in the queue
 --   {"endless", holder}                     the lock's key has no expiry: none of ours
 --   {"exhausted", holder}                   the counter stands at 2^53 - 1
 --   {"garbled", holder}                     the counter is not a number from 0 upwards
@@ -21,8 +25,8 @@
 -- In milliseconds, well above the time between two requests of a waiter: a forgotten queue ends.
 local QUEUE_TTL = 30000
 
-local lock, counter, queue = KEYS[1], KEYS[2], KEYS[3]
-local holder, ttl, floor, owner, keep, record, last = unpack(ARGV)
+local lock, counter, queue, marks = unpack(KEYS)
+local holder, ttl, floor, owner, keep, record, last, place = unpack(ARGV)
 local waits = record and record ~= ''
 
 local value = redis.call('GET', lock)
@@ -50,12 +54,20 @@ if value then
   end
   if waits and last == 'last' then
     redis.call('ZREM', queue, record)
-  elseif waits then
+  elseif waits and not was_given_back(marks, holder) then
     local behind = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or 0
-    redis.call('ZADD', queue, 'NX', behind + 1, record)
+    if not place or place == '' then
+      place = string.format('%.0f', behind + 1)
+    end
+    redis.call('ZADD', queue, 'NX', place, record)
     redis.call('PEXPIRE', queue, QUEUE_TTL)
+    return {'held', holder, left, token or '', label or '', place}
   end
   return {'held', holder, left, token or '', label or ''}
+end
+
+if was_given_back(marks, holder) then
+  return {'held', holder, 0, '', ''}
 end
 
 local kept = redis.call('PTTL', counter)

@@ -10,8 +10,9 @@
 --
 -- hand_over(lock, counter, queue, mine)
 --   mine     a record, or nil: whoever is behind it is not handed the lock
--- Returns the new value of the lock, or nil when it is handed to nobody. The waiter is told
--- "holder token" on its channel, and must make the short ttl that it gets its own one.
+-- Returns the new value of the lock, or nil when it is handed to nobody; and what Redis says if we
+-- may not tell anybody. The waiter is told "holder token" on its channel, and must make the short
+-- ttl that it gets its own one.
 
 -- In milliseconds: how long a lock that was handed to a process that is stopped delays the others.
 local HANDED = 2000
@@ -38,7 +39,7 @@ local function hand_over(lock, counter, queue, mine)
         end
         local told = redis.pcall('PUBLISH', channel, holder .. ' ' .. token)
         if type(told) == 'table' then
-          return nil
+          return nil, told['err']
         end
         local value = token .. ':' .. holder .. ':' .. owner
         redis.call('SET', lock, value, 'PX', math.min(tonumber(ttl), HANDED))

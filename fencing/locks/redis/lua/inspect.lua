@@ -1,6 +1,6 @@
 -- Says what there is of one resource, or of several in one slot; changes nothing.
 --
--- KEYS     of each resource its lock, its counter and its queue
+-- KEYS     of each resource its lock, its counter, its queue and its marks
 -- ARGV[1]  nonce      anything; comes back
 --
 -- Answers (the nonce is echoed so that a connection out of step is noticed):
@@ -13,7 +13,7 @@
 local nonce = ARGV[1]
 
 local answer = {'found', nonce}
-for first = 1, #KEYS, 3 do
+for first = 1, #KEYS, 4 do
   local lock, counter, queue = KEYS[first], KEYS[first + 1], KEYS[first + 2]
   local last = redis.pcall('GET', counter)
   answer[#answer + 1] = redis.call('GET', lock) or ''

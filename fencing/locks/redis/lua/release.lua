@@ -6,17 +6,24 @@
 -- KEYS[1]  lock       a string "token:holder:owner" that expires
 -- KEYS[2]  counter    the token issued last, a decimal string
 -- KEYS[3]  queue      a sorted set of who waits; see hand_over.lua
+-- KEYS[4]  marks      who has given up; see given_back.lua
 -- ARGV[1]  holder     nonce of the acquisition, hexadecimal
--- ARGV[2]  record     of an acquisition that is given up while it may wait; absent: of none
+-- ARGV[2]  unknown    "unknown" when requests of this holder to acquire may still be on their way:
+--                     they shall not acquire it any more; absent or empty: there are none
+-- ARGV[3]  record     of an acquisition that is given up while it may wait; absent: of none
 --
 -- Answers (the holder is echoed so that a connection out of step is noticed):
 --   {"released", holder}
+--   {"released", holder, trouble}   it could not be handed over, as Redis says why
 --   {"absent", holder}      nobody holds the lock
 --   {"other", holder}       another holder has it
 
-local lock, counter, queue = KEYS[1], KEYS[2], KEYS[3]
-local holder, record = ARGV[1], ARGV[2]
+local lock, counter, queue, marks = unpack(KEYS)
+local holder, unknown, record = unpack(ARGV)
 
+if unknown == 'unknown' then
+  note_given_back(marks, holder)
+end
 if record then
   redis.call('ZREM', queue, record)
 end
@@ -28,8 +35,8 @@ if string.match(value, '^%d+:(%x+):') ~= holder then
   return {'other', holder}
 end
 -- Whatever is wrong with the counter or the queue, the lock is released; who asks next is told.
-local fine, handed = pcall(hand_over, lock, counter, queue)
+local fine, handed, trouble = pcall(hand_over, lock, counter, queue)
 if not (fine and handed) then
   redis.call('DEL', lock)
 end
-return {'released', holder}
+return {'released', holder, fine and trouble or nil}
