@@ -7,7 +7,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fencing.core.whereabouts import Whereabouts, current_task
-from fencing.errors import LockNotAcquiredError
+from fencing.errors import FencingUsageError, LockNotAcquiredError
 from fencing.keepalive import keeper_of
 from fencing.lease import BaseLease
 
@@ -73,11 +73,13 @@ def enter_again(held: Held[Lease], request: AcquireRequest) -> Lease | None:
     """The lease that this thread or task has already, acquired once more; ``None``: it has none.
 
     Raises:
+        FencingUsageError: It does not have what was asked for; nothing was changed.
         LeaseLostError: It is lost.
         LockServiceError: It had to be renewed, and the lock service could not be asked.
     """
     lease = held.lease_here(request.resource)
     if lease is not None:
+        _check_wishes(lease, request)
         lease.acquire_again(request.ttl)
         keeper_of(lease).begin(lease, request)
     return lease
@@ -87,9 +89,25 @@ async def enter_again_async(held: Held[AsyncLease], request: AcquireRequest) -> 
     """:func:`enter_again` for asyncio."""
     lease = held.lease_here(request.resource)
     if lease is not None:
+        _check_wishes(lease, request)
         await lease.acquire_again(request.ttl)
         keeper_of(lease).begin(lease, request)
     return lease
+
+
+def _check_wishes(lease: Lease | AsyncLease, request: AcquireRequest) -> None:
+    """Refuse what would bind the lease of whoever acquired it first, and did not ask for it."""
+    wishes = []
+    if request.max_lifetime is not None and lease.may_outlive(request.max_lifetime):
+        wishes.append(f"max_lifetime={request.max_lifetime!r}")
+    if getattr(request, "cancel_on_loss", False) and not getattr(lease, "cancel_on_loss", False):
+        wishes.append("cancel_on_loss=True")
+    if wishes:
+        raise FencingUsageError(
+            f"this thread or task already holds {request.resource!r}, and acquiring it again gives "
+            f"the same lease, which has no {' and no '.join(wishes)}: it would end, or cancel, the "
+            "outer block, too; ask for it where the lease is acquired first"
+        )
 
 
 def _key(resource: str) -> tuple[str, int]:

@@ -295,6 +295,10 @@ class BaseLease:
             self.lives_until = self._asked_at + max_lifetime
         self.kept = True
 
+    def may_outlive(self, max_lifetime: float) -> bool:
+        """Whether it can be kept alive for longer than so many seconds from its acquisition."""
+        return self._max_lifetime > max_lifetime
+
     def ttl_for(self, ttl: float) -> float:
         """A ttl to renew with, in seconds, that does not exceed the lease's ``max_lifetime``.
 

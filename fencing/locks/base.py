@@ -71,10 +71,14 @@ class BaseLockService(SeveralLocks):
                 with ``keepalive``; ``None``: as long as it is renewed.
             on_lost: Called once with the lease when it is lost, in the background.
             reentrant: Whether a lease on the resource that this thread or task has is returned
-                again, instead of waited for; it is released as often as it was acquired.
+                again, instead of waited for; it is released as often as it was acquired. Of what
+                is asked for with it, ``on_lost`` is called besides the others, ``ttl`` is the least
+                that is left, and ``keepalive`` holds until the lease is released.
             floor: The token will be greater than this.
 
         Raises:
+            FencingUsageError: A lease that is returned again has no such ``max_lifetime`` or
+                ``cancel_on_loss``.
             LockNotAcquiredError: Another holds it, and did until the time was up.
             LockServiceError: The lock service could not be asked, or what it keeps is not ours.
             TypeError: An argument is of the wrong type; nothing was sent.

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from fencing import (
     AsyncGuard,
     AsyncRedisLockService,
+    FencingUsageError,
     Guard,
     LeaseLostError,
     LockNotAcquiredError,
@@ -252,6 +253,12 @@ class TestReEntry:
 
         assert count_down(7, 3) == 0
         assert guard.try_acquire("account:7") is not None
+
+    def test_what_would_end_the_outer_block_is_refused(self, guard: Guard, resource: str) -> None:
+        with guard.acquire(resource) as outer:
+            with pytest.raises(FencingUsageError, match="no max_lifetime=60"):
+                guard.acquire(resource, reentrant=True, keepalive=True, max_lifetime=60)
+            assert not outer.kept
 
     def test_without_the_wish_it_is_an_error(self, guard: Guard, resource: str) -> None:
         with guard.acquire(resource):

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fencing import AsyncRedisLockService, LeaseLostError, RedisLockService, postgres
+from fencing import (
+    AsyncRedisLockService,
+    FencingUsageError,
+    LeaseLostError,
+    RedisLockService,
+    postgres,
+)
 from fencing.clock import now
 from fencing.locks.redis.scripts import keys_of
 from tests.support.sides import SyncSide
@@ -77,6 +83,8 @@ async def test_it_is_refused_once_the_lease_is_lost(
 async def test_re_entry_is_the_same_lease(side, guard, resource) -> None:
     outer = await side.do(guard.acquire(resource))
     async with side.block(outer):
+        with pytest.raises(FencingUsageError, match="no max_lifetime=60"):
+            await side.do(guard.acquire(resource, reentrant=True, keepalive=True, max_lifetime=60))
         async with side.block(await side.do(guard.acquire(resource, reentrant=True))) as inner:
             assert inner is outer
         assert not outer.released
