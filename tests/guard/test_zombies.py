@@ -166,3 +166,18 @@ def test_a_killed_one_delays_its_successor_no_longer_than_its_lock(
     child.kill()
     assert withdraw(guard, engine, account) == 2
     assert bank.balance(account) == 90
+
+
+def test_a_killed_one_in_a_long_statement_is_noticed_though_its_lease_had_no_end(
+    guard: Guard, engine: Engine, bank: Bank, account: int, make_zombie: Zombie
+) -> None:
+    child = make_zombie("busy, kept alive")
+    backend = child.wait_for("open")["pid"]
+    bank.wait_until(
+        "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = 'PgSleep')",
+        backend,
+    )
+    child.kill()
+    assert withdraw(guard, engine, account) == 2
+    bank.wait_until_gone(backend)
+    assert bank.balance(account) == 90

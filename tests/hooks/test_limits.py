@@ -107,6 +107,24 @@ def test_the_server_looks_whether_its_client_is_still_there(
         assert 0 < interval["client_connection_check_interval"] <= 500
 
 
+def test_also_where_nothing_else_ends_the_transaction(
+    guard: Guard, engine: Engine, resource: str
+) -> None:
+    with guard.acquire(resource, keepalive=True), engine.connect() as connection:
+        interval = limits(connection, "client_connection_check_interval")
+        assert interval["client_connection_check_interval"] == 500
+
+
+@pytest.mark.parametrize(("value", "expected"), [("20ms", 20), ("10s", 500)])
+def test_what_the_user_has_set_is_not_made_longer(
+    with_limits, locks, resource: str, value: str, expected: int
+) -> None:
+    name = "client_connection_check_interval"
+    engine = with_limits(value, name)
+    with Guard(locks, engine).acquire(resource, keepalive=True), engine.connect() as connection:
+        assert limits(connection, name) == {name: expected}
+
+
 def test_so_does_its_kernel_over_tcp(
     guard: Guard, engine: Engine, bank: Bank, resource: str
 ) -> None:

@@ -264,10 +264,13 @@ def test_no_trust_left_means_one_millisecond_not_no_limit(session, limit_ms):
     assert time.monotonic() - started < 3
 
 
-def test_without_a_limit_nothing_is_set(session):
-    before = [setting(session, name) for name in LIMITS]
+def test_without_a_limit_only_a_client_that_is_gone_ends_it(session):
+    before = [setting(session, name) for name in LIMITS[:-1]]
     enter(session, limit_ms=None)
-    assert [setting(session, name) for name in LIMITS] == before
+    assert [setting(session, name) for name in LIMITS[:-1]] == before
+    assert _milliseconds(session, "client_connection_check_interval") == 500
+    if setting(session, "tcp_user_timeout") != "0":  # over TCP
+        assert setting(session, "tcp_user_timeout") == "300000"
 
 
 def test_an_idle_transaction_ends_with_its_trust_and_lets_its_successor_in(session, admin):

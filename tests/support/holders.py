@@ -47,7 +47,7 @@ def zombie(
     """
     with (
         guarding(redis_url, namespace, url) as (guard, engine),
-        guard.acquire(f"account:{account}", ttl=ttl) as lease,
+        guard.acquire(f"account:{account}", ttl=ttl, keepalive="kept" in how) as lease,
         Session(engine) as session,
     ):
         row = session.get_one(Account, account)

@@ -2,7 +2,8 @@
 --
 --   The first statement of a transaction that acts under leases: presents them.
 --   leases     "<hex of resource>=<token>.<holder>", separated by single spaces
---   limit_ms   trust left in the shortest of them when this was sent; NULL sets no limits
+--   limit_ms   trust left in the shortest of them when this was sent; NULL: it has no end, and the
+--              transaction ends only if its client does
 --   receipt    leaves a row by which an unknown outcome of COMMIT is made certain later; NULL
 --              leaves none, and then reading takes no transaction id and writes nothing
 --   returns    what tells this transaction from every other
@@ -55,18 +56,19 @@ BEGIN
 
     IF p_limit_ms IS NOT NULL THEN
         v_left := fencing.limit_left(p_limit_ms);
-        IF current_setting('transaction_timeout', true) = '0'
-            AND current_setting('client_connection_check_interval') = '0'
-            AND inet_client_addr() IS NULL AND strpos(version(), 'linux') > 0
-        THEN
-            -- What limit_transaction() comes to over a Unix socket where nobody has set a limit.
-            v_text := concat(
-                set_config('transaction_timeout', CAST(v_left AS text), true),
-                set_config('client_connection_check_interval',
-                           CAST(least(v_left, 500) AS text), true));
-        ELSE
-            PERFORM fencing.limit_transaction(v_left);
+    END IF;
+    IF current_setting('transaction_timeout', true) = '0'
+        AND current_setting('client_connection_check_interval') = '0'
+        AND inet_client_addr() IS NULL AND strpos(version(), 'linux') > 0
+    THEN
+        -- What limit_transaction() comes to over a Unix socket where nobody has set a limit.
+        IF v_left IS NOT NULL THEN
+            v_text := set_config('transaction_timeout', CAST(v_left AS text), true);
         END IF;
+        v_text := set_config('client_connection_check_interval',
+                             CAST(least(v_left, 500) AS text), true);
+    ELSE
+        PERFORM fencing.limit_transaction(v_left);
     END IF;
     IF p_receipt IS NOT NULL THEN
         INSERT INTO fencing.receipt (id) VALUES (p_receipt);
@@ -104,14 +106,16 @@ BEGIN
 END
 $fencing$
 --;
--- The limits of this transaction: never longer than they are, nor than so many milliseconds.
+-- The limits of this transaction: never longer than they are, nor than so many milliseconds. With
+-- NULL there is none, but for those on a client that is gone.
 CREATE OR REPLACE FUNCTION fencing.limit_transaction(p_left double precision) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $fencing$
 DECLARE
     v_linux   boolean := strpos(version(), 'linux') > 0;
     -- From version 17 one limit is enough. Before, two that begin anew with each statement.
-    v_names   text[] := CASE WHEN current_setting('transaction_timeout', true) IS NULL
+    v_names   text[] := CASE WHEN p_left IS NULL THEN ARRAY[]::text[]
+        WHEN current_setting('transaction_timeout', true) IS NULL
         THEN ARRAY['idle_in_transaction_session_timeout', 'statement_timeout']
         ELSE ARRAY['transaction_timeout'] END;
     v_setting text;
@@ -133,8 +137,9 @@ BEGIN
         v_text := current_setting(v_setting);
         v_limit := CASE v_setting
             WHEN 'client_connection_check_interval' THEN least(p_left, 500)
-            -- Not below a second: it would take a slow answer for a dead client.
-            WHEN 'tcp_user_timeout' THEN greatest(p_left, 1000)
+            -- Not below a second: it would take a slow answer for a dead client. Where there is no
+            -- limit, nobody who works needs five minutes until he reads on.
+            WHEN 'tcp_user_timeout' THEN greatest(coalesce(p_left, 300000), 1000)
             ELSE p_left END;
         v_set_ms := CASE
             WHEN v_text = '0' THEN 0
