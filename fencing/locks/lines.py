@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 __all__ = ["TURN", "AsyncBox", "Box", "BoxT", "Lines", "Message"]
 
 Message = int | str
-"""What a waiter is told: the token with which it was handed the lock, or a word like the following."""
+"""What a waiter is told: the token with which it was handed the lock, or one of the words below."""
 
 TURN = "turn"
 """It is the first in line now."""
