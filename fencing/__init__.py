@@ -45,17 +45,20 @@ if TYPE_CHECKING:
     from fencing.hooks.explicit import fence
     from fencing.lease import AsyncLease, Lease
     from fencing.lease.group import AsyncLeaseGroup, LeaseGroup
+    from fencing.locks.etcd import AsyncEtcdLockService, EtcdLockService
     from fencing.locks.redis import AsyncRedisLockService, RedisLockService
     from fencing.service import AsyncLockService, LockService
     from fencing.state import LockState
 
 __all__ = [
+    "AsyncEtcdLockService",
     "AsyncGuard",
     "AsyncLease",
     "AsyncLeaseGroup",
     "AsyncLockService",
     "AsyncRedisLockService",
     "CommitOutcomeUnknownError",
+    "EtcdLockService",
     "FencingError",
     "FencingUsageError",
     "Guard",
@@ -83,11 +86,13 @@ __all__ = [
 # What needs SQLAlchemy or Redis is imported when it is first asked for: Alembic loads a plugin of
 # this package with every `import alembic`, and a command line should start at once.
 _HOMES = {
+    "AsyncEtcdLockService": "fencing.locks.etcd",
     "AsyncGuard": "fencing.guard",
     "AsyncLease": "fencing.lease",
     "AsyncLeaseGroup": "fencing.lease.group",
     "AsyncLockService": "fencing.service",
     "AsyncRedisLockService": "fencing.locks.redis",
+    "EtcdLockService": "fencing.locks.etcd",
     "Guard": "fencing.guard",
     "Lease": "fencing.lease",
     "LeaseGroup": "fencing.lease.group",

@@ -42,7 +42,11 @@ class _Kind:
 
 _REDIS = _Kind("fencing.locks.redis", "RedisLockService")
 
+_ETCD = _Kind("fencing.locks.etcd", "EtcdLockService", extra="etcd")
+
 _KINDS = {
+    "etcd": _ETCD,
+    "etcds": _ETCD,
     "redis": _REDIS,
     "rediss": _REDIS,
     "unix": _REDIS,
@@ -55,6 +59,7 @@ def connect(url: str, **settings: Any) -> LockService:  # noqa: ANN401 - the ser
     ======================================  ================================================
     ``redis://host:6379/0``, ``rediss://``  one Redis, without and with TLS
     ``unix:///run/redis.sock``              one Redis
+    ``etcd://host:2379,host2:2379/``        an etcd; ``etcds://`` with TLS
     ======================================  ================================================
 
     Args:

@@ -7,11 +7,12 @@ Servers are found in this order:
 2. ``pytest --services=docker``: testcontainers, with the images that
    ``FENCING_TEST_POSTGRES_IMAGE`` and ``FENCING_TEST_REDIS_IMAGE`` name.
 3. The embedded servers; ``--postgres-bin=/usr/lib/postgresql/15/bin`` takes PostgreSQL from
-   there.
+   there. An etcd, which no wheel brings, is the one on the PATH or that ``FENCING_TEST_ETCD``
+   names; ``FENCING_TEST_ETCD_URL`` and ``FENCING_TEST_ETCD_IMAGE`` are as for the others.
 
-Fixtures of the session: ``redis_url``, ``database_url``. Of each test: ``database`` and
-``fenced_database`` (addresses of fresh databases), ``redis_namespace``, ``redis_client``,
-``own_valkey`` (a server to kill).
+Fixtures of the session: ``redis_url``, ``database_url``, ``etcd_url``. Of each test: ``database``
+and ``fenced_database`` (addresses of fresh databases), ``redis_namespace``, ``redis_client``,
+``etcd_namespace``, ``own_valkey`` and ``own_etcd`` (servers to kill).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import redis
 
 from fencing.embedded import ValkeyProcess
 from tests.support.databases import DatabaseFactory
+from tests.support.etcd import EtcdProcess
 from tests.support.services import Services
 
 if TYPE_CHECKING:
@@ -106,6 +108,25 @@ def redis_namespace(redis_client: redis.Redis) -> Iterator[str]:
     keys = list(redis_client.scan_iter(match=f"*{namespace}*", count=1000))
     if keys:
         redis_client.delete(*keys)
+
+
+@pytest.fixture(scope="session")
+def etcd_url(services: Services) -> str:
+    """Address of an etcd that tests share; see ``etcd_namespace``. Skips where there is none."""
+    return services.etcd_url
+
+
+@pytest.fixture
+def etcd_namespace() -> str:
+    """A namespace of this test's own; its etcd is thrown away with all that is in it."""
+    return f"test-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def own_etcd() -> Iterator[EtcdProcess]:
+    """A running etcd of this test's own, to stop, kill, restore and start again."""
+    with EtcdProcess() as etcd:
+        yield etcd
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from fencing.errors import LockNotAcquiredError
 if TYPE_CHECKING:
     from fencing.request import AcquireRequest
 
-__all__ = ["Grant", "Held", "Outcome", "label_of", "not_acquired"]
+__all__ = ["MAX_LABEL", "Grant", "Held", "Outcome", "label_of", "not_acquired"]
 
-_LABEL_CHARACTERS = 200
+MAX_LABEL = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,4 +72,4 @@ def not_acquired(request: AcquireRequest, held: Held) -> LockNotAcquiredError:
 
 def label_of(request: AcquireRequest) -> str:
     """The owner, as a lock service keeps it for people who look at its locks."""
-    return request.owner_label[:_LABEL_CHARACTERS]
+    return request.owner_label[:MAX_LABEL]

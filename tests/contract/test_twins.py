@@ -10,12 +10,14 @@ import pytest
 from fencing.guard import AsyncGuard, Guard
 from fencing.lease import AsyncLease, Lease
 from fencing.lease.group import AsyncLeaseGroup, LeaseGroup
+from fencing.locks.etcd import AsyncEtcdLockService, EtcdLockService
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from fencing.postgres import AsyncPsycopgGuard, PsycopgGuard
 from fencing.service import AsyncLockService, LockService
 
 TWINS = [
     (RedisLockService, AsyncRedisLockService),
+    (EtcdLockService, AsyncEtcdLockService),
     (Lease, AsyncLease),
     (LeaseGroup, AsyncLeaseGroup),
     (LockService, AsyncLockService),
@@ -74,7 +76,12 @@ def test_twins_have_equal_signatures(sync: type, asynchronous: type) -> None:
 
 @pytest.mark.parametrize(
     ("protocol", "service"),
-    [(LockService, RedisLockService), (AsyncLockService, AsyncRedisLockService)],
+    [
+        (LockService, RedisLockService),
+        (AsyncLockService, AsyncRedisLockService),
+        (LockService, EtcdLockService),
+        (AsyncLockService, AsyncEtcdLockService),
+    ],
 )
 def test_a_service_has_the_protocol_s_signatures(protocol: type, service: type) -> None:
     promised, kept = interface(protocol), interface(service)

@@ -1,14 +1,15 @@
-"""Reads what clients of Redis and PostgreSQL send, as far as it takes to count it."""
+"""Reads what clients of Redis, PostgreSQL and etcd send, as far as it takes to count it."""
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["PostgresRequests", "RedisRequests", "Request"]
+__all__ = ["HttpRequests", "PostgresRequests", "RedisRequests", "Request"]
 
 Request: TypeAlias = tuple[bytes, ...]
 
@@ -80,3 +81,24 @@ class PostgresRequests:
         if kind == b"P":
             return kind, body.split(b"\0")[1]
         return (kind,)
+
+
+class HttpRequests:
+    """Requests of HTTP/1.1 with a Content-Length: what for (the path), and the body."""
+
+    _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+
+    def __init__(self) -> None:
+        self._buffer = b""
+
+    def feed(self, data: bytes) -> Iterator[Request]:
+        """Yield the requests that are complete now."""
+        self._buffer += data
+        while True:
+            head, separator, rest = self._buffer.partition(b"\r\n\r\n")
+            length = self._LENGTH.search(head)
+            size = int(length[1]) if length else 0
+            if not separator or len(rest) < size:
+                return
+            self._buffer = rest[size:]
+            yield head.split()[1], rest[:size]

@@ -19,7 +19,7 @@ import threading
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from tests.support.protocols import PostgresRequests, RedisRequests, Request
+from tests.support.protocols import HttpRequests, PostgresRequests, RedisRequests, Request
 
 if TYPE_CHECKING:
     import ssl
@@ -40,7 +40,7 @@ class Link:
         self,
         client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         server: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-        requests: RedisRequests | PostgresRequests,
+        requests: RedisRequests | PostgresRequests | HttpRequests,
     ) -> None:
         self.from_client, self.to_client = client
         self.from_server, self.to_server = server
@@ -61,7 +61,7 @@ class TcpProxy:
         port: The proxy's TCP port.
         connections: How many connections clients have made.
         requests: What clients have sent: per command of Redis its words, per message of PostgreSQL
-            its type and, where it has one, its SQL.
+            its type and, where it has one, its SQL, per request to etcd its path and its body.
         bytes_sent: How many bytes clients have sent.
         bytes_received: How many bytes have gone back to clients.
         swallowed: Set when a reply has been swallowed.
@@ -108,17 +108,19 @@ class TcpProxy:
 
     @classmethod
     def to(cls, url: str, tls: ssl.SSLContext | None = None) -> Self:
-        """Make a proxy to the server that a redis:// or postgresql:// address names.
+        """Make a proxy to the server that a redis://, postgresql:// or etcd:// address names.
 
         Args:
             url: The address.
             tls: What clients of a Redis are to speak TLS by; the server itself does not.
         """
         parts = urlsplit(url)
-        is_redis = parts.scheme.startswith("redis")
-        port = parts.port or (6379 if is_redis else 5432)
-        protocol = RedisRequests if is_redis else PostgresRequests
-        return cls(url, parts.hostname or "127.0.0.1", port, protocol, tls)
+        kinds: dict[str, tuple[int, Callable[[], Any]]] = {
+            "redis": (6379, RedisRequests), "rediss": (6379, RedisRequests),
+            "etcd": (2379, HttpRequests),
+        }  # fmt: skip
+        port, protocol = kinds.get(parts.scheme, (5432, PostgresRequests))
+        return cls(url, parts.hostname or "127.0.0.1", parts.port or port, protocol, tls)
 
     # ------------------------------------------------------------------ commands
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fencing import embedded
+from tests.support.etcd import EtcdProcess
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 DEFAULT_POSTGRES_IMAGE = "postgres:18"
 DEFAULT_REDIS_IMAGE = "redis:8"
+DEFAULT_ETCD_IMAGE = "quay.io/coreos/etcd:v3.6.5"
 
 
 class Services:
@@ -44,6 +46,13 @@ class Services:
             return url
         return self._postgres_container() if self.kind == "docker" else self._postgres()
 
+    @cached_property
+    def etcd_url(self) -> str:
+        """Address of an etcd, for a lock service; the test is skipped where there is none."""
+        if url := os.environ.get("FENCING_TEST_ETCD_URL"):
+            return url
+        return self._etcd_container() if self.kind == "docker" else self._etcd()
+
     def _valkey(self) -> str:
         return self._stack.enter_context(embedded.start(postgres=False)).redis_url
 
@@ -51,6 +60,24 @@ class Services:
         return self._stack.enter_context(
             embedded.PostgresProcess(bin_directory=self._postgres_bin, in_memory=True)
         ).url
+
+    def _etcd(self) -> str:
+        return self._stack.enter_context(EtcdProcess()).url
+
+    def _etcd_container(self) -> str:
+        from testcontainers.core.container import DockerContainer
+        from testcontainers.core.wait_strategies import LogMessageWaitStrategy
+
+        image = os.environ.get("FENCING_TEST_ETCD_IMAGE", DEFAULT_ETCD_IMAGE)
+        anyone = "http://0.0.0.0:2379"
+        container = (
+            DockerContainer(image)
+            .with_command(f"etcd --listen-client-urls {anyone} --advertise-client-urls {anyone}")
+            .with_exposed_ports(2379)
+            .waiting_for(LogMessageWaitStrategy("ready to serve client requests"))
+        )
+        started = self._stack.enter_context(container)
+        return f"etcd://{started.get_container_host_ip()}:{started.get_exposed_port(2379)}/"
 
     def _redis_container(self) -> str:
         from testcontainers.community.redis import RedisContainer
