@@ -12,9 +12,9 @@ throws :class:`Trouble`. The rules, for every lock service:
 * The *deadline* is absolute: nothing that happens on the way restarts it. A caller who waits for
   a lock gets one last attempt at the deadline itself.
 * *Trouble* with the lock service is not the lock being held: it is a LockServiceError, after at
-  most ``ATTEMPTS`` attempts and ``TROUBLE_SECONDS`` without an answer, and by the deadline if there
-  is one. A deadline that leaves no time for a round trip is stretched to ``GRACE_SECONDS`` for the
-  attempt, and once more for the clean-up.
+  most ``ATTEMPTS`` attempts (for who waits for the lock, however many) and ``TROUBLE_SECONDS``
+  without an answer, and by the deadline if there is one. A deadline that leaves no time for a
+  round trip is stretched to ``GRACE_SECONDS`` for the attempt, and once more for the clean-up.
 """
 
 from __future__ import annotations
@@ -57,6 +57,9 @@ GRACE_SECONDS = 0.25
 
 RETRY_SECONDS = 0.05
 """Pause before the first retry after trouble, in seconds; doubled for each further one."""
+
+LONGEST_RETRY_SECONDS = 0.4
+"""Longest pause before a retry, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +107,13 @@ class BaseCall:
         about: What it is about, in messages, where that is not the resource.
         at: The time as last told by the shell (:func:`fencing.clock.now`, seconds).
         ends: When the call is to be over (the same clock).
+        attempts: How often a request is tried at the most; who waits for a lock anyway has only
+            ``TROUBLE_SECONDS`` for a limit, in which another server may take over.
         repeated: Whether the answer is to a repeated request: what it finds may be the work of an
             earlier one, of which we never heard.
     """
+
+    attempts: float = ATTEMPTS
 
     def __init__(self, resource: str, started_at: float, *, ends: float) -> None:
         self.resource = resource
@@ -137,10 +144,10 @@ class BaseCall:
             except Trouble as trouble:
                 self.at = trouble.at
                 failures += 1
-                pause = RETRY_SECONDS * 2 ** (failures - 1)
+                pause = min(RETRY_SECONDS * 2 ** (failures - 1), LONGEST_RETRY_SECONDS)
                 pause *= random.uniform(0.5, 1.0)  # noqa: S311 - no secret
                 hopeless = self.at + pause >= ends - GRACE_SECONDS
-                if not trouble.passing or failures == ATTEMPTS or hopeless:
+                if not trouble.passing or failures >= self.attempts or hopeless:
                     tries = f" (attempts: {failures})" if failures > 1 else ""
                     raise self.error(f"{trouble.help}{tries}") from trouble.__cause__
                 self.repeated = True

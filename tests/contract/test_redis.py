@@ -18,6 +18,7 @@ from tests.contract.facade import ThreadedLocks
 from tests.contract.suite import BadInputContract, LockServiceContract
 from tests.support.cluster import ValkeyCluster
 from tests.support.proxy import TcpProxy
+from tests.support.sentinel import SERVICE, Watched
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -64,8 +65,14 @@ def proxy(redis_url: str) -> Iterator[TcpProxy]:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[ValkeyCluster]:
-    with ValkeyCluster(nodes=3) as cluster:
+    with ValkeyCluster(nodes=3, replicas=1) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def watched() -> Iterator[Watched]:
+    with Watched() as watched:
+        yield watched
 
 
 class OneRedis:
@@ -98,45 +105,20 @@ class TestBadInput(OneRedis, BadInputContract):
     pass
 
 
-class SyncSentinel(redis.sentinel.Sentinel):
-    """Knows where the primary is without asking anybody."""
-
-    address = ("", 0)
-
-    def discover_master(  # as its base class
-        self,
-        service_name: str,  # noqa: ARG002
-    ) -> tuple[str, int]:
-        return self.address
-
-
-class AsyncSentinel(redis.asyncio.sentinel.Sentinel):
-    """Knows where the primary is without asking anybody."""
-
-    address = ("", 0)
-
-    async def discover_master(  # as its base class
-        self,
-        service_name: str,  # noqa: ARG002
-    ) -> tuple[str, int]:
-        return self.address
-
-
 @pytest.mark.parametrize("kind", ["sync", "async"])
 class TestSentinel(LockServiceContract):
     @pytest.fixture
-    async def locks(self, kind: str, redis_url: str, redis_namespace: str) -> AsyncIterator[Any]:
-        sentinel: Any = (SyncSentinel if kind == "sync" else AsyncSentinel)([("127.0.0.1", 1)])
-        where = redis.connection.parse_url(redis_url)
-        sentinel.address = (where["host"], where["port"])
-        secrets = {key: where[key] for key in ("username", "password", "db") if key in where}
-        client = sentinel.master_for("main", **secrets)
-        async with service(kind, client, redis_namespace) as locks:
+    async def locks(self, kind: str, watched: Watched, backdoor: Backdoor) -> AsyncIterator[Any]:
+        module: Any = redis.sentinel if kind == "sync" else redis.asyncio.sentinel
+        sentinel = module.Sentinel(watched.addresses)
+        async with service(kind, sentinel.master_for(SERVICE), backdoor.namespace) as locks:
             yield locks
 
     @pytest.fixture
-    def backdoor(self, redis_client: redis.Redis, redis_namespace: str) -> Backdoor:
-        return Backdoor(redis_client, redis_namespace, lambda: 0)
+    def backdoor(self, watched: Watched) -> Iterator[Backdoor]:
+        with redis.Redis.from_url(watched.servers[0].url) as client:
+            client.flushall()
+            yield Backdoor(client, "fencing", lambda: 0)
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])

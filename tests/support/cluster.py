@@ -7,32 +7,72 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import redis
+from redis.crc import key_slot
 
 from fencing.embedded import ValkeyProcess
 from fencing.embedded.places import free_port
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
     from typing import Self
 
-__all__ = ["ValkeyCluster"]
+__all__ = ["ValkeyCluster", "until"]
 
 SLOTS = 16384
-FORM_SECONDS = 20.0
+WAIT_SECONDS = 30.0
+NODE_TIMEOUT = 1000
+"""After how long a node counts as failed, in milliseconds."""
+
+# fmt: off
+SETTINGS = (
+    "--cluster-node-timeout", str(NODE_TIMEOUT),
+    "--repl-diskless-sync-delay", "0",
+    "--repl-ping-replica-period", "1",
+    # A replica that is behind may take over, which is what tests are about.
+    "--cluster-replica-validity-factor", "0",
+)
+# fmt: on
+
+
+def until(happened: Callable[[], bool], what: str) -> None:
+    """Wait for something of which servers tell nobody.
+
+    Args:
+        happened: Looks whether it has.
+        what: What it is, for the message.
+
+    Raises:
+        TimeoutError: It has not, for 30 s.
+    """
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not happened():
+        if time.monotonic() > deadline:
+            raise TimeoutError(what)
+        time.sleep(0.02)
 
 
 class ValkeyCluster:
-    """Primaries that share the slots; no replicas.
+    """Primaries that share the slots evenly, and replicas of theirs.
 
     Args:
-        nodes: How many.
+        nodes: How many primaries.
+        replicas: How many replicas each of them has.
+        spare: How many members have no slots and replicate nobody.
+
+    Attributes:
+        nodes: All servers: the first primaries, then their replicas, in the order of the primaries,
+            then those to spare. Failovers may change the roles.
     """
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes: int, *, replicas: int = 0, spare: int = 0) -> None:
         self._stack = contextlib.ExitStack()
-        self._buses = [free_port() for _ in range(nodes)]
+        self._primaries = nodes
+        self._replicas = replicas
+        count = nodes * (1 + replicas) + spare
+        self._buses = [free_port() for _ in range(count)]
         self.nodes = [
-            ValkeyProcess("--cluster-enabled", "yes", "--cluster-port", str(bus))
+            ValkeyProcess("--cluster-enabled", "yes", "--cluster-port", str(bus), *SETTINGS)
             for bus in self._buses
         ]
 
@@ -41,28 +81,112 @@ class ValkeyCluster:
         """The port of one node, on 127.0.0.1."""
         return self.nodes[0].port
 
+    @property
+    def url(self) -> str:
+        """Its address, for a lock service."""
+        return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes[:2])
+
+    def ask(self, node: ValkeyProcess, *words: str | int) -> Any:
+        """Run a command on one node.
+
+        Args:
+            node: Which.
+            *words: The command, such as ``"CLUSTER FAILOVER"``, and its arguments.
+        """
+        with redis.Redis.from_url(node.url, socket_timeout=10) as client:
+            return client.execute_command(*words)
+
+    def name_of(self, node: ValkeyProcess) -> str:
+        """What the cluster calls a node."""
+        return str(self.ask(node, "CLUSTER MYID").decode())
+
+    def role_of(self, node: ValkeyProcess) -> str:
+        """``"master"`` or ``"slave"``, as it says itself."""
+        return str(self.ask(node, "ROLE")[0].decode())
+
+    def primary_of(self, key: bytes) -> ValkeyProcess:
+        """The running node that is the primary of a key, as it says itself."""
+        return self._serving(key_slot(key), primary=True)
+
+    def replica_of(self, key: bytes) -> ValkeyProcess:
+        """A running replica of a key's primary."""
+        return self._serving(key_slot(key), primary=False)
+
+    def _serving(self, slot: int, *, primary: bool) -> ValkeyProcess:
+        for node in self.nodes:
+            if node.pid is None:
+                continue
+            me = self.name_of(node)
+            for first, last, *members in self.ask(node, "CLUSTER SLOTS"):
+                names = [str(member[2].decode()) for member in members]
+                if first <= slot <= last and me in names and primary == (me == names[0]):
+                    return node
+        raise LookupError(slot)
+
+    def another(self, *nodes: ValkeyProcess) -> ValkeyProcess:
+        """A primary with slots that is none of these."""
+        return next(
+            node
+            for node in self.nodes[: self._primaries]
+            if node not in nodes and node.pid is not None
+        )
+
+    def await_in_step(self, replica: ValkeyProcess) -> None:
+        """Wait until a replica is linked to its primary and has all that it has written."""
+
+        def linked() -> bool:
+            info = self.ask(replica, "INFO", "replication")
+            return bool(info.get("master_link_status") == "up")
+
+        until(linked, "the replica was not linked to its primary")
+
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
-            clients: list[Any] = []
+            for node in self.nodes:
+                stack.callback(node.close)
+                node.launch()
+            for node in self.nodes:
+                node.await_ready()
+            for number, node in enumerate(self.nodes[: self._primaries]):
+                first, last = (SLOTS * part // self._primaries for part in (number, number + 1))
+                self.ask(node, "CLUSTER ADDSLOTSRANGE", first, last - 1)
             for number, node in enumerate(self.nodes):
-                stack.enter_context(node)
-                client = stack.enter_context(redis.Redis.from_url(node.url))
-                first, last = (SLOTS * part // len(self.nodes) for part in (number, number + 1))
-                client.execute_command("CLUSTER ADDSLOTSRANGE", first, last - 1)
-                clients.append(client)
+                # So that whatever happens first, no two nodes are of one age.
+                self.ask(node, "CLUSTER SET-CONFIG-EPOCH", number + 1)
             for node, bus in zip(self.nodes, self._buses, strict=True):
-                clients[0].execute_command("CLUSTER MEET", "127.0.0.1", node.port, bus)
-            deadline = time.monotonic() + FORM_SECONDS
-            while not all(self._formed(client) for client in clients):
-                if time.monotonic() > deadline:
-                    raise TimeoutError("the cluster did not form")
-                time.sleep(0.05)  # nodes tell nobody that they have met
+                self.ask(self.nodes[0], "CLUSTER MEET", "127.0.0.1", node.port, bus)
+            until(self._met, "the nodes did not meet")
+            self._replicate()
+            until(self._formed, "the cluster did not form")
             self._stack = stack.pop_all()
         return self
 
-    def _formed(self, client: Any) -> bool:
-        info = client.execute_command("CLUSTER INFO")
-        return bool(info["cluster_state"] == "ok" and int(info["cluster_size"]) == len(self.nodes))
+    def _replicate(self) -> None:
+        for number in range(self._primaries * self._replicas):
+            replica = self.nodes[self._primaries + number]
+            primary = self.nodes[number // self._replicas]
+            self.ask(replica, "CLUSTER REPLICATE", self.name_of(primary))
+        for replica in self.nodes[self._primaries : self._primaries * (1 + self._replicas)]:
+            self.await_in_step(replica)
+
+    def _met(self) -> bool:
+        return all(
+            self.ask(node, "CLUSTER INFO")["cluster_known_nodes"] == str(len(self.nodes))
+            for node in self.nodes
+        )
+
+    def _formed(self) -> bool:
+        for node in self.nodes:
+            info = self.ask(node, "CLUSTER INFO")
+            slots = self.ask(node, "CLUSTER SLOTS")
+            members = sum(len(members) for _, _, *members in slots)
+            if (
+                info["cluster_state"] != "ok"
+                or int(info["cluster_size"]) != self._primaries
+                or members != self._primaries * (1 + self._replicas)
+            ):
+                return False
+        return True
 
     def __exit__(
         self,

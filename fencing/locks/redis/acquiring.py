@@ -6,6 +6,7 @@ Without I/O and without a clock, like :mod:`fencing.locks.redis.steps`. How one 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from fencing.lease import trust_ends
@@ -83,6 +84,8 @@ class _Acquiring:
         self.call = Call(
             request.resource, started_at, ends=started_at + patience, durability=durability
         )
+        if request.patience:
+            self.call.attempts = math.inf
         self.wishes = milliseconds(request.ttl), str(request.floor), label_of(request)
         self.nonce = ""
         self.record: tuple[str, ...] = ()

@@ -7,12 +7,16 @@ import math
 import select
 from contextvars import ContextVar
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import redis
+from redis.exceptions import AskError, ClusterDownError, MovedError, TryAgainError
 
 from fencing.clock import now
 from fencing.locks.redis.resp import MISSING, Answers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["async_bounded", "bounded", "call_end"]
 
@@ -34,6 +38,25 @@ def _lost(error: OSError) -> redis.RedisError:
     if isinstance(error, TimeoutError):
         return redis.TimeoutError("no answer in time")
     return redis.ConnectionError(f"the connection has failed: {error}")
+
+
+_OF_CLUSTERS: dict[str, type[redis.ResponseError]] = {
+    "ASK": AskError,
+    "CLUSTERDOWN": ClusterDownError,
+    "MOVED": MovedError,
+    "TRYAGAIN": TryAgainError,
+}
+
+
+def _errors_as(parse_error: Callable[[str], Exception]) -> Callable[[str], Exception]:
+    """What makes errors of texts, those of a cluster included, which not every parser knows."""
+
+    def error_of(text: str) -> Exception:
+        code, _, rest = text.partition(" ")
+        kind = _OF_CLUSTERS.get(code)
+        return parse_error(text) if kind is None else kind(rest)
+
+    return error_of
 
 
 def _watch(connected: Any) -> Any:
@@ -73,7 +96,7 @@ class _Bounded:
         try:
             super().connect()  # type: ignore[misc]
             self._watch = _watch(self._sock)
-            self._answers = Answers(self._parser.parse_error)
+            self._answers = Answers(_errors_as(self._parser.parse_error))
         except BaseException:
             # Also when a signal's exception comes in between: half connected is not connected.
             self.disconnect()
@@ -174,7 +197,7 @@ class _AsyncBounded:
         if self.is_connected:
             return
         await super().connect()  # type: ignore[misc]
-        self._answers = Answers(self._parser.parse_error)
+        self._answers = Answers(_errors_as(self._parser.parse_error))
         # Under TLS there may be something to read that is no answer, and the loop finds out.
         tls = self._writer.get_extra_info("ssl_object") is not None
         self._watch = None if tls else _watch(self._writer.get_extra_info("socket").fileno())

@@ -30,6 +30,7 @@ import redis.sentinel
 
 from fencing.clock import now
 from fencing.locks.redis.clustered import AsyncClustered, Clustered
+from fencing.locks.redis.connections import async_client_like, client_like
 from fencing.locks.redis.direct import AsyncDirect, Direct
 
 if TYPE_CHECKING:
@@ -63,8 +64,11 @@ class Sibling:
     def __init__(self, client: AnyClient) -> None:
         _check_client(client, AnyClient, redis.client.Pipeline, "RedisLockService", "redis")
         self.spans = isinstance(client, redis.Redis)
-        way = Direct(client) if isinstance(client, redis.Redis) else Clustered(client)
-        self._way: Direct | Clustered = way
+        self._way: Direct | Clustered
+        if isinstance(client, redis.Redis):
+            self._way = Direct(client_like(client))
+        else:
+            self._way = Clustered(client)
 
     def run(self, script: Script, keys: tuple[bytes, ...], args: list[bytes], end: float) -> Any:
         """Run a script; return its answer, texts as bytes.
@@ -154,8 +158,11 @@ class AsyncSibling:
             "redis.asyncio",
         )
         self.spans = isinstance(client, redis.asyncio.Redis)
-        way = AsyncDirect(client) if self.spans else AsyncClustered(client)
-        self._way: AsyncDirect | AsyncClustered = way
+        self._way: AsyncDirect | AsyncClustered
+        if isinstance(client, redis.asyncio.Redis):
+            self._way = AsyncDirect(async_client_like(client))
+        else:
+            self._way = AsyncClustered(client)
 
     async def run(
         self, script: Script, keys: tuple[bytes, ...], args: list[bytes], end: float

@@ -1,112 +1,249 @@
 # ruff: noqa: ANN401 - redis-py leaves untyped what a script answers
-"""Runs scripts on a Redis Cluster, through a cluster client of our own: sync and async.
+"""Runs scripts on a Redis Cluster: on the node that has the keys' slot, sync and async.
 
-Which node has a slot is redis-py's to know. It has no pipeline for scripts on a cluster, so that
-several are run one after the other, or in asyncio at once.
+Each node is talked to like a Redis of its own (:mod:`fencing.locks.redis.direct`), over connections
+made like the cluster client's. Where a slot is says :mod:`fencing.locks.redis.topology`. A request
+that a node redirects follows; one that is not answered makes the next one look first where the
+slots are, of the other nodes and with a time limit for each, so that a node that hangs keeps
+nobody for longer than one request.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import threading
 from typing import TYPE_CHECKING, Any
 
 import redis
-from redis.asyncio.cluster import PipelineCommand
 from redis.exceptions import (
     AskError,
+    ClusterDownError,
+    MaxConnectionsError,
     MovedError,
-    NoScriptError,
+    RedisClusterException,
+    ResponseError,
     TryAgainError,
 )
 
 from fencing.clock import now
-from fencing.locks.redis.bounded import call_end
-from fencing.locks.redis.connections import async_cluster_like, cluster_like, connected, made_by
-from fencing.locks.redis.stack import too_many, wait_ends
+from fencing.locks.redis.connections import async_node_maker, known_nodes, node_maker
+from fencing.locks.redis.direct import AsyncDirect, Direct
+from fencing.locks.redis.topology import Topology, name_of, slot_of
 from fencing.locks.redis.trouble import REDIS_ERRORS
-from fencing.locks.redis.wire import wait_words
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from fencing.locks.redis.scripts import Script
+    from fencing.locks.redis.topology import Address
     from fencing.locks.redis.wire import Request, Wait
 
 __all__ = ["AsyncClustered", "Clustered"]
 
+REDIRECTIONS = 5
+"""How many redirections of one request are followed."""
 
-class Clustered:
+LOOK_SECONDS = 0.5
+"""How long one node has at least to say where the slots are, in seconds; or half of the time that
+the call has left."""
+
+_SLOTS = (b"CLUSTER", b"SLOTS")
+
+_ASTRAY = (AskError, TryAgainError)  # a MovedError is an AskError
+"""After which a request of several is asked once more, on its own."""
+
+
+class _Nodes:
+    """What both have in common.
+
+    Args:
+        client: The cluster client that was given.
+        make: Makes of an address what talks to that node.
+    """
+
+    def __init__(self, client: Any, make: Callable[[Address], Any]) -> None:
+        self._make = make
+        self._nodes: dict[Address, Any] = {}
+        remap = client.nodes_manager.address_remap
+        self._topology = Topology(known_nodes(client), remap)
+
+    def node_of(self, key: bytes) -> str:
+        """See `Sibling.node_of`."""
+        address = self._topology.owner_of(slot_of(key))
+        if address is None:
+            raise redis.ConnectionError("it is not known which node has the slot")
+        return name_of(address)
+
+    def _node(self, address: Address) -> Any:
+        node = self._nodes.get(address)
+        # Two threads that make one at the same time get the same.
+        return self._nodes.setdefault(address, self._make(address)) if node is None else node
+
+    def _named(self, name: str) -> Any:
+        host, _, port = name.rpartition(":")
+        return self._node((host, int(port)))
+
+    def _look(self, address: Address, answer: Any) -> list[Any]:
+        """Take an answer to CLUSTER SLOTS; return the nodes that are none any more."""
+        if not answer:
+            raise ClusterDownError("the node has no part in a cluster")
+        self._topology.learn(answer, address, now())
+        members = self._topology.members
+        return [self._nodes.pop(each) for each in list(self._nodes) if each not in members]
+
+    def _nowhere(self, error: Exception | None) -> Exception:
+        if isinstance(error, ResponseError) and not isinstance(error, ClusterDownError):
+            return error if _is_denied(error) else RedisClusterException(str(error))
+        return redis.ConnectionError(f"no node of the cluster says where the slots are: {error}")
+
+    def _first(self, slot: int) -> Address:
+        address = self._topology.owner_of(slot)
+        if address is None:
+            raise ClusterDownError(f"no node has slot {slot}")
+        return address
+
+    def _next(self, error: AskError, slot: int, asked: Address) -> tuple[Address, bool]:
+        """Where a redirection leads, and whether only this once."""
+        if isinstance(error, MovedError):
+            return self._topology.redirect(slot, error.host, error.port, asked), False
+        return self._topology.other(error.host, error.port, asked), True
+
+    def _note(self, error: BaseException, address: Address) -> None:
+        """Doubt what is known, where that may be the reason of a failure."""
+        if isinstance(error, MaxConnectionsError | TryAgainError):
+            return
+        if isinstance(error, ClusterDownError | redis.ReadOnlyError) or not isinstance(
+            error, ResponseError
+        ):
+            self._topology.doubt(address)
+
+    def _groups(self, requests: Sequence[Request]) -> dict[Address | None, list[int]]:
+        """The places of requests by the node that has their keys, as far as is known."""
+        groups: dict[Address | None, list[int]] = {}
+        for place, (_, keys, _) in enumerate(requests):
+            address = self._topology.owner_of(slot_of(keys[0]))
+            groups.setdefault(address, []).append(place)
+        return groups
+
+
+class Clustered(_Nodes):
     """For `fencing.locks.redis.clients.Sibling`, whose methods these are, over a cluster client."""
 
     def __init__(self, client: Any) -> None:
-        self._given = client
-        self._made: Any = None
-        self._size = client.get_connection_kwargs().get("max_connections") or 2**31
-        self._begin()
-
-        self._lost = False
-
-    def _begin(self) -> None:
-        self._lock = threading.Lock()
-        self._free = threading.BoundedSemaphore(self._size)
+        make = node_maker(client)
+        super().__init__(client, lambda address: Direct(make(address)))
         self._pid = os.getpid()
+        self._looking = threading.Lock()
 
     def run(self, script: Script, keys: tuple[bytes, ...], args: list[bytes], end: float) -> Any:
         """See `Sibling.run`."""
-        with self._turn(end):
-            client = self._client()
-            try:
-                return client.evalsha(script.sha, len(keys), *keys, *args)
-            except NoScriptError:
-                return client.eval(script.text, len(keys), *keys, *args)
+
+        def ask(node: Direct, *, asking: bool) -> Any:
+            return node.run(script, keys, args, end, asking=asking)
+
+        return self._follow(keys[0], ask, end)
 
     def run_on(self, number: int, script: Script, args: list[bytes], end: float) -> Any:
         """See `Sibling.run_on`."""
-        with self._turn(end):
-            client = self._client()
-            node = _primary(client, number)
-            if node is None:
-                return None
-            try:
-                return client.execute_command("EVALSHA", script.sha, 0, *args, target_nodes=node)
-            except NoScriptError:
-                return client.execute_command("EVAL", script.text, 0, *args, target_nodes=node)
+        self._know(end)
+        primaries = self._topology.primaries
+        if number >= len(primaries):
+            return None
+        try:
+            return self._node(primaries[number]).run(script, (), args, end)
+        except REDIS_ERRORS as error:
+            self._note(error, primaries[number])
+            raise
 
     def run_acknowledged(self, request: Request, wait: Wait, end: float) -> tuple[Any, int]:
         """See `Sibling.run_acknowledged`."""
-        with self._turn(end):
-            client = self._client()
-            if self._lost:  # only its commands make redis-py look for the slots again
-                client.nodes_manager.initialize()
-                self._lost = False
-            try:
-                node = client.get_redis_connection(client.get_node_from_key(request[1][0]))
-                answers = self._send(node, request, wait)
-                if isinstance(answers[0], NoScriptError):
-                    answers = self._send(node, request, wait, by_text=True)
-                return _both(*answers)
-            except _LOST:
-                self._lost = True
-                raise
 
-    @staticmethod
-    def _send(node: Any, request: Request, wait: Wait, *, by_text: bool = False) -> list[Any]:
-        pipeline = node.pipeline(transaction=False)
-        for words in _words(request, wait, by_text=by_text):
-            pipeline.execute_command(*words)
-        answers: list[Any] = pipeline.execute(raise_on_error=False)
-        return answers
+        def ask(node: Direct, *, asking: bool) -> Any:
+            return node.run_acknowledged(request, wait, end, asking=asking)
+
+        both: tuple[Any, int] = self._follow(request[1][0], ask, end)
+        return both
+
+    def _follow(self, key: bytes, ask: Callable[..., Any], end: float) -> Any:
+        self._know(end)
+        slot = slot_of(key)
+        address, asking = self._first(slot), False
+        for _ in range(REDIRECTIONS):
+            try:
+                return ask(self._node(address), asking=asking)
+            except AskError as error:
+                address, asking = self._next(error, slot, address)
+            except REDIS_ERRORS as error:
+                self._note(error, address)
+                raise
+        raise TryAgainError("nodes send us from one to another")
+
+    def _know(self, end: float) -> None:
+        """See to it that it is known where the slots are."""
+        if self._pid != os.getpid():
+            # What another thread of the parent held at the fork is not held in the child.
+            self._looking, self._pid = threading.Lock(), os.getpid()
+        if not self._topology.is_due(now()):
+            return
+        age = self._topology.age
+        if not self._looking.acquire(timeout=min(max(0.0, end - now()), threading.TIMEOUT_MAX)):
+            raise redis.TimeoutError("the call's time is up")
+        try:
+            if self._topology.age == age:
+                self._ask_around(end)
+        finally:
+            self._looking.release()
+
+    def _ask_around(self, end: float) -> None:
+        failure: Exception | None = None
+        for address in self._topology.to_ask():
+            try:
+                answer = self._node(address).command(_share(end), *_SLOTS)
+                gone = self._look(address, answer)
+            except REDIS_ERRORS as error:
+                failure = error
+                continue
+            for node in gone:
+                node.close()
+            return
+        raise self._nowhere(failure) from failure
 
     def run_many(
         self, requests: Sequence[Request], end: float, wait: Wait | None = None
     ) -> list[Any]:
         """See `Sibling.run_many`."""
-        return [self._outcome(request, end, wait) for request in requests]
+        try:
+            self._know(end)
+        except REDIS_ERRORS as error:
+            return [error] * len(requests)
+        answers: list[Any] = [None] * len(requests)
 
-    def _outcome(self, request: Request, end: float, wait: Wait | None) -> Any:
+        def ask(address: Address | None, places: list[int]) -> None:
+            came = self._outcomes(address, [requests[place] for place in places], end, wait)
+            for place, answer in zip(places, came, strict=True):
+                answers[place] = answer
+
+        _at_once(ask, list(self._groups(requests).items()))
+        return answers
+
+    def _outcomes(
+        self, address: Address | None, requests: list[Request], end: float, wait: Wait | None
+    ) -> Iterator[Any]:
+        """What comes of requests to one node, each with its own errors."""
+        if address is None:
+            yield from [ClusterDownError("no node has the slot")] * len(requests)
+            return
+        for request, answer in zip(
+            requests, self._node(address).run_many(requests, end, wait), strict=True
+        ):
+            if not isinstance(answer, BaseException):
+                yield answer
+                continue
+            self._note(answer, address)
+            yield self._once_more(request, end, wait) if isinstance(answer, _ASTRAY) else answer
+
+    def _once_more(self, request: Request, end: float, wait: Wait | None) -> Any:
         try:
             if wait is not None:
                 return self.run_acknowledged(request, wait, end)
@@ -114,153 +251,131 @@ class Clustered:
         except REDIS_ERRORS as error:
             return error
 
-    def node_of(self, key: bytes) -> str:
-        """See `Sibling.node_of`."""
-        name: str = self._client().get_node_from_key(key).name
-        return name
-
     def connection_to(self, node: str, end: float) -> Any:
         """See `Sibling.connection_to`."""
-        client = self._client()
-        place = client.get_redis_connection(client.get_node(node_name=node))
-        return connected(made_by(place.connection_pool), end)
+        return self._named(node).connection_to(node, end)
 
     def close(self) -> None:
         """See `Sibling.close`."""
-        if self._made is not None:
-            # close() alone leaves the pools of a cluster that was given as a URL as they are.
-            self._made.disconnect_connection_pools()
-            self._made.close()
-
-    def _client(self) -> Any:
-        if self._made is None:
-            # A cluster client asks for the slots when it is made; so not before the first call,
-            # whose end then holds for it.
-            with self._lock:
-                if self._made is None:
-                    self._made = cluster_like(self._given)
-        return self._made
-
-    @contextlib.contextmanager
-    def _turn(self, end: float) -> Iterator[None]:
-        if self._pid != os.getpid():
-            # The pools of redis-py start afresh in a forked child; what other threads of the
-            # parent held at the fork must not be missing in the child for ever.
-            self._begin()
-        patience = max(0.0, wait_ends(end) - now())
-        if not self._free.acquire(timeout=min(patience, threading.TIMEOUT_MAX)):
-            raise too_many(self._size)
-        running = call_end.set(end)
-        try:
-            yield
-        finally:
-            call_end.reset(running)
-            self._free.release()
+        for node in list(self._nodes.values()):
+            node.close()
 
 
-class AsyncClustered:
+class AsyncClustered(_Nodes):
     """For `fencing.locks.redis.clients.AsyncSibling`, over an asyncio cluster client."""
 
     def __init__(self, client: Any) -> None:
-        self._given = client
+        make = async_node_maker(client)
+        super().__init__(client, lambda address: AsyncDirect(make(address)))
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._begin()
-
-    def _begin(self) -> None:
-        self._own = async_cluster_like(self._given)
-        self._size: int = self._given.connection_kwargs["max_connections"]
-        self._turns = asyncio.Semaphore(self._size)
-        self._lost = False
-
-    def _leave_closed_loop(self) -> None:
-        loop = asyncio.get_running_loop()
-        if loop is self._loop:
-            return
-        if self._loop is not None and self._loop.is_closed():
-            self._begin()
-        self._loop = loop
-
-    @property
-    def _made(self) -> Any:
-        self._leave_closed_loop()
-        return self._own
-
-    @contextlib.asynccontextmanager
-    async def _turn(self, end: float) -> AsyncIterator[None]:
-        self._leave_closed_loop()
-        turns = self._turns
-        try:
-            async with asyncio.timeout(max(0.0, wait_ends(end) - now())):
-                await turns.acquire()
-        except TimeoutError:
-            raise too_many(self._size) from None
-        try:
-            async with asyncio.timeout(max(0.0, end - now())):
-                yield
-        finally:
-            turns.release()
+        self._looking = asyncio.Lock()
 
     async def run(
         self, script: Script, keys: tuple[bytes, ...], args: list[bytes], end: float
     ) -> Any:
         """See `AsyncSibling.run`."""
-        async with self._turn(end):
-            # Does nothing the second time. Without it, calls that come before the slots are
-            # known go to a node at random, and a handful of redirections then makes redis-py
-            # close every connection, those in use included.
-            await self._made.initialize()
-            try:
-                return await self._made.evalsha(script.sha, len(keys), *keys, *args)
-            except NoScriptError:
-                return await self._made.eval(script.text, len(keys), *keys, *args)
+
+        def ask(node: AsyncDirect, *, asking: bool) -> Awaitable[Any]:
+            return node.run(script, keys, args, end, asking=asking)
+
+        return await self._follow(keys[0], ask, end)
 
     async def run_on(self, number: int, script: Script, args: list[bytes], end: float) -> Any:
         """See `AsyncSibling.run_on`."""
-        client = self._made
-        async with self._turn(end):
-            await client.initialize()
-            node = _primary(client, number)
-            if node is None:
-                return None
-            on_it = {"target_nodes": node}
-            try:
-                return await client.execute_command("EVALSHA", script.sha, 0, *args, **on_it)
-            except NoScriptError:
-                return await client.execute_command("EVAL", script.text, 0, *args, **on_it)
+        await self._know(end)
+        primaries = self._topology.primaries
+        if number >= len(primaries):
+            return None
+        try:
+            return await self._node(primaries[number]).run(script, (), args, end)
+        except REDIS_ERRORS as error:
+            self._note(error, primaries[number])
+            raise
 
     async def run_acknowledged(self, request: Request, wait: Wait, end: float) -> tuple[Any, int]:
         """See `AsyncSibling.run_acknowledged`."""
-        async with self._turn(end):
-            await self._made.initialize()
-            if self._lost:
-                await self._made.nodes_manager.initialize()
-                self._lost = False
-            try:
-                node = self._made.get_node_from_key(request[1][0])
-                answers = await self._send(node, request, wait)
-                if isinstance(answers[0], NoScriptError):
-                    answers = await self._send(node, request, wait, by_text=True)
-                return _both(*answers)
-            except _LOST:
-                self._lost = True
-                raise
 
-    @staticmethod
-    async def _send(node: Any, request: Request, wait: Wait, *, by_text: bool = False) -> list[Any]:
-        commands = [
-            PipelineCommand(place, *words)
-            for place, words in enumerate(_words(request, wait, by_text=by_text))
-        ]
-        await node.execute_pipeline(commands)
-        return [command.result for command in commands]
+        def ask(node: AsyncDirect, *, asking: bool) -> Awaitable[Any]:
+            return node.run_acknowledged(request, wait, end, asking=asking)
+
+        both: tuple[Any, int] = await self._follow(request[1][0], ask, end)
+        return both
+
+    async def _follow(self, key: bytes, ask: Callable[..., Awaitable[Any]], end: float) -> Any:
+        await self._know(end)
+        slot = slot_of(key)
+        address, asking = self._first(slot), False
+        for _ in range(REDIRECTIONS):
+            try:
+                return await ask(self._node(address), asking=asking)
+            except AskError as error:
+                address, asking = self._next(error, slot, address)
+            except REDIS_ERRORS as error:
+                self._note(error, address)
+                raise
+        raise TryAgainError("nodes send us from one to another")
+
+    async def _know(self, end: float) -> None:
+        if not self._topology.is_due(now()):
+            return
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._looking, self._loop = asyncio.Lock(), loop
+        age = self._topology.age
+        async with asyncio.timeout(max(0.0, end - now())):
+            await self._looking.acquire()
+        try:
+            if self._topology.age == age:
+                await self._ask_around(end)
+        finally:
+            self._looking.release()
+
+    async def _ask_around(self, end: float) -> None:
+        failure: Exception | None = None
+        for address in self._topology.to_ask():
+            try:
+                answer = await self._node(address).command(_share(end), *_SLOTS)
+                gone = self._look(address, answer)
+            except REDIS_ERRORS as error:
+                failure = error
+                continue
+            for node in gone:
+                await node.aclose()
+            return
+        raise self._nowhere(failure) from failure
 
     async def run_many(
         self, requests: Sequence[Request], end: float, wait: Wait | None = None
     ) -> list[Any]:
         """See `AsyncSibling.run_many`."""
-        return await asyncio.gather(*[self._outcome(request, end, wait) for request in requests])
+        try:
+            await self._know(end)
+        except REDIS_ERRORS as error:
+            return [error] * len(requests)
+        answers: list[Any] = [None] * len(requests)
 
-    async def _outcome(self, request: Request, end: float, wait: Wait | None) -> Any:
+        async def ask(address: Address | None, places: list[int]) -> None:
+            came = await self._outcomes(address, [requests[place] for place in places], end, wait)
+            for place, answer in zip(places, came, strict=True):
+                answers[place] = answer
+
+        await asyncio.gather(*[ask(*group) for group in self._groups(requests).items()])
+        return answers
+
+    async def _outcomes(
+        self, address: Address | None, requests: list[Request], end: float, wait: Wait | None
+    ) -> list[Any]:
+        if address is None:
+            return [ClusterDownError("no node has the slot")] * len(requests)
+        answers: list[Any] = await self._node(address).run_many(requests, end, wait)
+        for place, answer in enumerate(answers):
+            if isinstance(answer, BaseException):
+                self._note(answer, address)
+                if isinstance(answer, _ASTRAY):
+                    answers[place] = await self._once_more(requests[place], end, wait)
+        return answers
+
+    async def _once_more(self, request: Request, end: float, wait: Wait | None) -> Any:
         try:
             if wait is not None:
                 return await self.run_acknowledged(request, wait, end)
@@ -268,45 +383,41 @@ class AsyncClustered:
         except REDIS_ERRORS as error:
             return error
 
-    def node_of(self, key: bytes) -> str:
-        """See `AsyncSibling.node_of`."""
-        name: str = self._made.get_node_from_key(key).name
-        return name
-
     async def connection_to(self, node: str) -> Any:
         """See `AsyncSibling.connection_to`."""
-        connection = made_by(self._made.get_node(node_name=node))
-        await connection.connect()
-        return connection
+        return await self._named(node).connection_to(node)
 
     async def aclose(self) -> None:
         """See `AsyncSibling.aclose`."""
-        await self._made.aclose()
+        for node in list(self._nodes.values()):
+            await node.aclose()
 
 
-def _primary(cluster: Any, number: int) -> Any:
-    # In an order that lasts from call to call.
-    primaries = sorted(cluster.get_primaries(), key=lambda node: str(node.name))
-    return primaries[number] if number < len(primaries) else None
+def _share(end: float) -> float:
+    """Until when one node is asked where the slots are, so that there is time for others."""
+    at = now()
+    return min(end, at + max(LOOK_SECONDS, (end - at) / 2))
 
 
-_LOST = (redis.ConnectionError, redis.TimeoutError, TryAgainError, TimeoutError, OSError)
-"""After which the slot may be another node's."""
+def _is_denied(error: ResponseError) -> bool:
+    return isinstance(error, redis.exceptions.NoPermissionError | redis.AuthenticationError)
 
 
-def _words(
-    request: Request, wait: Wait, *, by_text: bool
-) -> tuple[tuple[str | bytes | int, ...], tuple[bytes, ...]]:
-    script, keys, args = request
-    run = ("EVAL", script.text) if by_text else ("EVALSHA", script.sha)
-    return (*run, len(keys), *keys, *args), wait_words(*wait)
-
-
-def _both(answer: Any, acknowledged: Any) -> tuple[Any, int]:
-    for each in (answer, acknowledged):
-        if isinstance(each, MovedError | AskError):
-            # Nothing was written. Asked again, it goes where the slot is.
-            raise TryAgainError(str(each)) from each
-        if isinstance(each, Exception):
-            raise each
-    return answer, acknowledged
+def _at_once(
+    ask: Callable[[Address | None, list[int]], None],
+    groups: list[tuple[Address | None, list[int]]],
+) -> None:
+    """Ask several nodes at the same time: one that hangs must not keep the others' answers."""
+    *others, last = groups
+    threads = []
+    for group in others:
+        thread = threading.Thread(target=ask, args=group, name="fencing node", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter is ending
+            ask(*group)
+        else:
+            threads.append(thread)
+    ask(*last)
+    for thread in threads:
+        thread.join()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import redis
 import redis.asyncio
@@ -22,16 +22,26 @@ from redis.retry import Retry
 
 from fencing.locks.redis.bounded import async_bounded, bounded, call_end
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 __all__ = [
     "async_client_like",
     "async_cluster_like",
+    "async_node_maker",
     "client_like",
     "cluster_like",
     "connected",
     "connection_of",
+    "known_nodes",
     "made_by",
+    "node_maker",
     "pools_of",
 ]
+
+SENTINEL_SECONDS = 0.5
+"""How long one Sentinel may take to say where the primary is, in seconds: a request that comes to
+one that hangs, often together with the primary, still has time for the next."""
 
 _MAJOR = int(redis.__version__.split(".")[0])
 
@@ -61,6 +71,14 @@ def _settings(given: dict[str, Any], no_retry: Any) -> dict[str, Any]:
     )
     settings.update(_no_maintenance())
     return settings
+
+
+def _limits(settings: dict[str, Any], longest: float | None) -> dict[str, Any]:
+    """Time-outs of a socket that are no longer than so many seconds."""
+    if longest is None:
+        return {}
+    names = ("socket_timeout", "socket_connect_timeout")
+    return {name: min(settings.get(name) or longest, longest) for name in names}
 
 
 def _no_maintenance() -> dict[str, Any]:
@@ -116,15 +134,19 @@ def connected(connection: Any, end: float) -> Any:
     return connection
 
 
-def _pool(pool: Any) -> Any:
+def _pool(pool: Any, longest: float | None = None) -> Any:
     settings = _settings(pool.connection_kwargs, Retry(NoBackoff(), 0))
+    settings.update(_limits(settings, longest))
     settings["connection_class"] = bounded(pool.connection_class)
     settings["max_connections"] = pool.max_connections
     if not isinstance(pool, redis.sentinel.SentinelConnectionPool):
         return redis.ConnectionPool(**settings)
     # The sentinels are asked in the course of a call, so their clients need manners as well.
     manager = copy.copy(pool.sentinel_manager)
-    manager.sentinels = [client_like(sentinel) for sentinel in pool.sentinel_manager.sentinels]
+    manager.sentinels = [
+        redis.Redis(connection_pool=_pool(sentinel.connection_pool, SENTINEL_SECONDS))
+        for sentinel in pool.sentinel_manager.sentinels
+    ]
     make: Any = redis.sentinel.SentinelConnectionPool
     return make(
         pool.service_name,
@@ -135,15 +157,17 @@ def _pool(pool: Any) -> Any:
     )
 
 
-def _async_pool(pool: Any) -> Any:
+def _async_pool(pool: Any, longest: float | None = None) -> Any:
     settings = _settings(pool.connection_kwargs, AsyncRetry(NoBackoff(), 0))
+    settings.update(_limits(settings, longest))
     settings["connection_class"] = async_bounded(pool.connection_class)
     settings["max_connections"] = pool.max_connections
     if not isinstance(pool, redis.asyncio.sentinel.SentinelConnectionPool):
         return redis.asyncio.ConnectionPool(**settings)
     manager = copy.copy(pool.sentinel_manager)
     manager.sentinels = [
-        async_client_like(sentinel) for sentinel in pool.sentinel_manager.sentinels
+        redis.asyncio.Redis(connection_pool=_async_pool(sentinel.connection_pool, SENTINEL_SECONDS))
+        for sentinel in pool.sentinel_manager.sentinels
     ]
     make: Any = redis.asyncio.sentinel.SentinelConnectionPool
     return make(
@@ -158,6 +182,51 @@ def _async_pool(pool: Any) -> Any:
 def _cluster_retries(no_retry: Any) -> dict[str, Any]:
     # Version 6 moved the number of a cluster's retries into the retry object.
     return {"retry": no_retry} if _MAJOR >= 6 else {"cluster_error_retry_attempts": 0}  # noqa: PLR2004
+
+
+def node_maker(client: Any) -> Callable[[tuple[str, int]], Any]:
+    """What makes a ``redis.Redis`` of a cluster's node, like those of a ``redis.RedisCluster``."""
+    settings = _settings(client.get_connection_kwargs(), Retry(NoBackoff(), 0))
+    for name in ("db", "redis_connect_func", "host", "port"):
+        settings.pop(name, None)
+    plain = redis.SSLConnection if settings.pop("ssl", False) else redis.Connection
+    settings["connection_class"] = bounded(settings.get("connection_class", plain))
+    own = client.user_on_connect_func
+    if own is not None:
+
+        def greet(connection: Any) -> None:
+            connection.on_connect()
+            own(connection)
+
+        settings["redis_connect_func"] = greet
+
+    def make(address: tuple[str, int]) -> Any:
+        host, port = address
+        return redis.Redis(connection_pool=redis.ConnectionPool(host=host, port=port, **settings))
+
+    return make
+
+
+def async_node_maker(client: Any) -> Callable[[tuple[str, int]], Any]:
+    """:func:`node_maker` for asyncio."""
+    settings = _settings(client.connection_kwargs, AsyncRetry(NoBackoff(), 0))
+    for name in ("db", "redis_connect_func", "host", "port"):
+        settings.pop(name, None)
+    settings["connection_class"] = async_bounded(settings["connection_class"])
+
+    def make(address: tuple[str, int]) -> Any:
+        host, port = address
+        pool = redis.asyncio.ConnectionPool(host=host, port=port, **settings)
+        return redis.asyncio.Redis(connection_pool=pool)
+
+    return make
+
+
+def known_nodes(client: Any) -> list[tuple[str, int]]:
+    """The addresses of the nodes that a cluster client knows, of either kind."""
+    manager = client.nodes_manager
+    known = [*manager.nodes_cache.values(), *manager.startup_nodes.values()]
+    return list(dict.fromkeys((node.host, int(node.port)) for node in known))
 
 
 def cluster_like(client: Any) -> Any:

@@ -11,16 +11,10 @@ import redis
 from redis.exceptions import NoScriptError, ReadOnlyError, ResponseError
 
 from fencing.clock import now
-from fencing.locks.redis.connections import (
-    async_client_like,
-    client_like,
-    connected,
-    made_by,
-    pools_of,
-)
+from fencing.locks.redis.connections import connected, made_by, pools_of
 from fencing.locks.redis.stack import AsyncConnectionStack, ConnectionStack
 from fencing.locks.redis.trouble import REDIS_ERRORS
-from fencing.locks.redis.wire import Pipeline, packed, packed_acknowledged
+from fencing.locks.redis.wire import ASKING, Pipeline, packed, packed_acknowledged, packed_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,8 +32,13 @@ class _OnOneRedis:
         self._made = made
         self._follows_sentinel: bool = getattr(made.connection_pool, "is_master", False)
 
+    def node_of(self, key: bytes) -> str:  # noqa: ARG002 - as on a cluster
+        """See `Sibling.node_of`; who waits must listen where the primary is now."""
+        where = self._made.connection_pool.master_address if self._follows_sentinel else None
+        return "" if where is None else f"{where[0]}:{where[1]}"
+
     def _meaning(self, answer: Any) -> Any:
-        if self._follows_sentinel and isinstance(answer, ReadOnlyError):
+        if self._follows_sentinel and _is_read_only(answer):
             return redis.ConnectionError("this was the primary, and is a replica now (READONLY)")
         return answer
 
@@ -51,23 +50,34 @@ class _OnOneRedis:
 
 
 class Direct(_OnOneRedis):
-    """For :class:`~fencing.locks.redis.clients.Sibling`: its methods, over a ``redis.Redis``."""
+    """For :class:`~fencing.locks.redis.clients.Sibling`: its methods, over a ``redis.Redis``.
 
-    def __init__(self, client: Any) -> None:
-        super().__init__(client_like(client))
+    Args:
+        made: A client that was made here.
+    """
+
+    def __init__(self, made: Any) -> None:
+        super().__init__(made)
         self._stack = ConnectionStack(self._made.connection_pool)
 
-    def run(self, script: Script, keys: tuple[bytes, ...], args: list[bytes], end: float) -> Any:
-        """See `Sibling.run`."""
+    def run(
+        self,
+        script: Script,
+        keys: tuple[bytes, ...],
+        args: list[bytes],
+        end: float,
+        *,
+        asking: bool = False,
+    ) -> Any:
+        """See `Sibling.run`; ``asking``: whether another node has sent us here this once."""
         connection = self._stack.take(end)
         in_step = False
         try:
             connection.until = end
-            connection.send(packed((script, keys, args)))
-            answer = connection.answer()
+            answer = self._answer(connection, packed((script, keys, args)), asking=asking)
             if isinstance(answer, NoScriptError):
-                connection.send(packed((script, keys, args), by_text=True))
-                answer = connection.answer()
+                data = packed((script, keys, args), by_text=True)
+                answer = self._answer(connection, data, asking=asking)
             in_step = _leads_on(answer)
         finally:
             self._end(connection, in_step=in_step)
@@ -75,17 +85,41 @@ class Direct(_OnOneRedis):
             raise self._meaning(answer)
         return answer
 
-    def run_acknowledged(self, request: Request, wait: Wait, end: float) -> tuple[Any, int]:
-        """See `Sibling.run_acknowledged`."""
+    def command(self, end: float, *words: bytes) -> Any:
+        """Run a command; return its answer, or raise its error."""
         connection = self._stack.take(end)
         in_step = False
         try:
             connection.until = end
-            connection.send(packed_acknowledged(request, wait))
-            answer, acknowledged = connection.answer(), connection.answer()
+            answer = self._answer(connection, packed_words(*words), asking=False)
+            in_step = _leads_on(answer)
+        finally:
+            self._end(connection, in_step=in_step)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    @staticmethod
+    def _answer(connection: Any, data: bytes, *, asking: bool) -> Any:
+        connection.send(ASKING + data if asking else data)
+        permitted = connection.answer() if asking else None
+        answer = connection.answer()
+        return permitted if isinstance(permitted, Exception) else answer
+
+    def run_acknowledged(
+        self, request: Request, wait: Wait, end: float, *, asking: bool = False
+    ) -> tuple[Any, int]:
+        """See `Sibling.run_acknowledged`; ``asking`` as in `run`."""
+        connection = self._stack.take(end)
+        in_step = False
+        try:
+            connection.until = end
+            answer = self._answer(connection, packed_acknowledged(request, wait), asking=asking)
+            acknowledged = connection.answer()
             if isinstance(answer, NoScriptError):
-                connection.send(packed_acknowledged(request, wait, by_text=True))
-                answer, acknowledged = connection.answer(), connection.answer()
+                data = packed_acknowledged(request, wait, by_text=True)
+                answer = self._answer(connection, data, asking=asking)
+                acknowledged = connection.answer()
             in_step = _leads_on(answer) and _leads_on(acknowledged)
         finally:
             self._end(connection, in_step=in_step)
@@ -122,10 +156,6 @@ class Direct(_OnOneRedis):
             connection.disconnect()
         self._stack.give_back(connection)
 
-    def node_of(self, key: bytes) -> str:  # noqa: ARG002 - as on a cluster
-        """See `Sibling.node_of`."""
-        return ""
-
     def connection_to(self, node: str, end: float) -> Any:  # noqa: ARG002 - as on a cluster
         """See `Sibling.connection_to`."""
         return connected(made_by(self._made.connection_pool), end)
@@ -139,23 +169,29 @@ class Direct(_OnOneRedis):
 class AsyncDirect(_OnOneRedis):
     """For `fencing.locks.redis.clients.AsyncSibling`, over a ``redis.asyncio.Redis``."""
 
-    def __init__(self, client: Any) -> None:
-        super().__init__(async_client_like(client))
+    def __init__(self, made: Any) -> None:
+        super().__init__(made)
         self._stack = AsyncConnectionStack(self._made.connection_pool)
 
     async def run(
-        self, script: Script, keys: tuple[bytes, ...], args: list[bytes], end: float
+        self,
+        script: Script,
+        keys: tuple[bytes, ...],
+        args: list[bytes],
+        end: float,
+        *,
+        asking: bool = False,
     ) -> Any:
-        """See `AsyncSibling.run`."""
+        """See `AsyncSibling.run`; ``asking`` as for `Direct`."""
         connection = self._stack.take_ready() or await self._stack.take(end)
         in_step = False
         try:
             async with asyncio.timeout(_left(connection, end)):
-                await connection.send(packed((script, keys, args)))
-                answer = await connection.answer()
+                data = packed((script, keys, args))
+                answer = await self._answer(connection, data, asking=asking)
                 if isinstance(answer, NoScriptError):
-                    await connection.send(packed((script, keys, args), by_text=True))
-                    answer = await connection.answer()
+                    data = packed((script, keys, args), by_text=True)
+                    answer = await self._answer(connection, data, asking=asking)
             in_step = _leads_on(answer)
         finally:
             await self._end(connection, in_step=in_step)
@@ -163,17 +199,42 @@ class AsyncDirect(_OnOneRedis):
             raise self._meaning(answer)
         return answer
 
-    async def run_acknowledged(self, request: Request, wait: Wait, end: float) -> tuple[Any, int]:
-        """See `AsyncSibling.run_acknowledged`."""
+    async def command(self, end: float, *words: bytes) -> Any:
+        """See `Direct.command`."""
         connection = self._stack.take_ready() or await self._stack.take(end)
         in_step = False
         try:
             async with asyncio.timeout(_left(connection, end)):
-                await connection.send(packed_acknowledged(request, wait))
-                answer, acknowledged = await connection.answer(), await connection.answer()
+                answer = await self._answer(connection, packed_words(*words), asking=False)
+            in_step = _leads_on(answer)
+        finally:
+            await self._end(connection, in_step=in_step)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    @staticmethod
+    async def _answer(connection: Any, data: bytes, *, asking: bool) -> Any:
+        await connection.send(ASKING + data if asking else data)
+        permitted = await connection.answer() if asking else None
+        answer = await connection.answer()
+        return permitted if isinstance(permitted, Exception) else answer
+
+    async def run_acknowledged(
+        self, request: Request, wait: Wait, end: float, *, asking: bool = False
+    ) -> tuple[Any, int]:
+        """See `AsyncSibling.run_acknowledged`; ``asking`` as for `Direct`."""
+        connection = self._stack.take_ready() or await self._stack.take(end)
+        in_step = False
+        try:
+            async with asyncio.timeout(_left(connection, end)):
+                data = packed_acknowledged(request, wait)
+                answer = await self._answer(connection, data, asking=asking)
+                acknowledged = await connection.answer()
                 if isinstance(answer, NoScriptError):
-                    await connection.send(packed_acknowledged(request, wait, by_text=True))
-                    answer, acknowledged = await connection.answer(), await connection.answer()
+                    data = packed_acknowledged(request, wait, by_text=True)
+                    answer = await self._answer(connection, data, asking=asking)
+                    acknowledged = await connection.answer()
             in_step = _leads_on(answer) and _leads_on(acknowledged)
         finally:
             await self._end(connection, in_step=in_step)
@@ -210,10 +271,6 @@ class AsyncDirect(_OnOneRedis):
         finally:
             self._stack.give_back(connection)
 
-    def node_of(self, key: bytes) -> str:  # noqa: ARG002 - as on a cluster
-        """See `AsyncSibling.node_of`."""
-        return ""
-
     async def connection_to(self, node: str) -> Any:  # noqa: ARG002 - as on a cluster
         """See `AsyncSibling.connection_to`."""
         connection = made_by(self._made.connection_pool)
@@ -230,7 +287,14 @@ class AsyncDirect(_OnOneRedis):
 def _leads_on(answer: Any) -> bool:
     """Whether the connection can be used on: it is in step, and this is the primary."""
     return not isinstance(answer, Exception) or (
-        isinstance(answer, ResponseError) and not isinstance(answer, ReadOnlyError)
+        isinstance(answer, ResponseError) and not _is_read_only(answer)
+    )
+
+
+def _is_read_only(answer: Any) -> bool:
+    # Before version 7, Redis tells it in the middle of a message about the script.
+    return isinstance(answer, ReadOnlyError) or (
+        isinstance(answer, ResponseError) and "-READONLY " in str(answer)
     )
 
 

@@ -112,7 +112,7 @@ class Performer:
         """
         asked_at = now()
         requests = [
-            (ask.script, keys_of(self._namespace, resource), _encoded(ask))
+            (ask.script, keys_of(self._namespace, resource)[: ask.script.keys], _encoded(ask))
             for resource, ask in asks
         ]
         came = self._sibling.run_many(requests, asked_at + within, wait)
@@ -145,6 +145,8 @@ class Performer:
             return [NO_SUCH_NODE, arguments[0]] if answer is None else answer, 0
         if step.to is not None:
             keys = keys_of_all(self._namespace, step.to)
+        else:
+            keys = keys[: step.script.keys]
         if step.wait is not None:
             request = (step.script, keys, arguments)
             return self._sibling.run_acknowledged(request, step.wait, end)
@@ -207,7 +209,7 @@ class AsyncPerformer:
         """See :meth:`Performer.perform_together`."""
         asked_at = now()
         requests = [
-            (ask.script, keys_of(self._namespace, resource), _encoded(ask))
+            (ask.script, keys_of(self._namespace, resource)[: ask.script.keys], _encoded(ask))
             for resource, ask in asks
         ]
         came = await heeding(self._sibling.run_many(requests, asked_at + within, wait))
@@ -240,6 +242,8 @@ class AsyncPerformer:
             return [NO_SUCH_NODE, arguments[0]] if answer is None else answer, 0
         if step.to is not None:
             keys = keys_of_all(self._namespace, step.to)
+        else:
+            keys = keys[: step.script.keys]
         if step.wait is not None:
             request = (step.script, keys, arguments)
             return await self._sibling.run_acknowledged(request, step.wait, end)

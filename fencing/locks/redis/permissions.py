@@ -13,6 +13,7 @@ __all__ = [
     "TO_LIST",
     "TO_RUN",
     "TO_WAKE",
+    "WHILE_MOVING",
     "acl_rules",
 ]
 
@@ -34,7 +35,10 @@ FOR_REPLICAS = ("wait",)
 """What is sent besides, where a service waits for replicas."""
 
 ON_CLUSTER = ("cluster|slots", "command")
-"""What redis-py sends besides, to find the node of a key."""
+"""What is sent besides, to find the node of a key: by a service, and by redis-py's clients."""
+
+WHILE_MOVING = ("asking",)
+"""What is sent besides on a cluster, to a node that is being given a slot."""
 
 
 def acl_rules(namespace: str, *, cluster: bool = False, replicas: int = 0) -> str:
@@ -50,7 +54,7 @@ def acl_rules(namespace: str, *, cluster: bool = False, replicas: int = 0) -> st
         *BY_SCRIPTS,
         *TO_WAKE,
         *(FOR_REPLICAS if replicas else ()),
-        *(ON_CLUSTER if cluster else ()),
+        *((*ON_CLUSTER, *WHILE_MOVING) if cluster else ()),
     )
     where = (f"~{namespace}:*", f"&{namespace}:wake:*", "-@all")
     return " ".join([*where, *(f"+{command}" for command in commands)])

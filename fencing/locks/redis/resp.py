@@ -62,7 +62,7 @@ class Answers:
         except ValueError:  # where a number should be
             raise InvalidResponse(f"Protocol Error: {self._data[self._at :][:80]!r}") from None
 
-    def _read(self, at: int) -> tuple[Any, int]:  # noqa: PLR0911 - one for each kind
+    def _read(self, at: int) -> tuple[Any, int]:
         data = self._data
         end = data.find(b"\r\n", at)
         if end < 0:
@@ -72,14 +72,9 @@ class Answers:
         match kind:
             case b"$":
                 return self._text(at, int(rest))
-            case b"*" | b">":
-                if rest == b"-1":
-                    return None, at
-                answers = []
-                for _ in range(int(rest)):
-                    answer, at = self._read(at)
-                    answers.append(answer)
-                return answers, at
+            case b"*" | b">" | b"%":
+                # A map is what a cluster tells of its nodes, in RESP3.
+                return self._list(at, int(rest) * (2 if kind == b"%" else 1))
             case b":":
                 return int(rest), at
             case b"+":
@@ -89,6 +84,15 @@ class Answers:
             case b"-":
                 return self._error_of(rest.decode(errors="replace")), at
         raise InvalidResponse(f"Protocol Error: {data[at - 2 - len(rest) - 1 : at]!r}")
+
+    def _list(self, at: int, size: int) -> tuple[list[Any] | None, int]:
+        if size < 0:
+            return None, at
+        answers = []
+        for _ in range(size):
+            answer, at = self._read(at)
+            answers.append(answer)
+        return answers, at
 
     def _text(self, at: int, size: int) -> tuple[bytes | None, int]:
         if size < 0:

@@ -40,6 +40,8 @@ class Script:
         name: Of its file, without ``.lua``.
         package: Whose ``lua/`` it is in.
         uses: Files of ours with functions that it calls; their texts come before its own.
+        keys: How many of a resource's keys it works on. A cluster that moves a slot serves only
+            requests all of whose keys are there, and a queue seldom is.
         text: The script.
         sha: What Redis names it by.
     """
@@ -47,6 +49,7 @@ class Script:
     name: str
     package: str = _OURS
     uses: tuple[str, ...] = ()
+    keys: int = 4
     text: str = field(init=False, repr=False)
     sha: str = field(init=False, repr=False)
 
@@ -65,9 +68,9 @@ class Script:
 
 ACQUIRE = Script("acquire", uses=("issue", "hand_over", "given_back"))
 ACQUIRE_ALL = Script("acquire_all", uses=("issue", "hand_over", "given_back"))
-RENEW = Script("renew", uses=("issue",))
+RENEW = Script("renew", uses=("issue",), keys=2)
 RELEASE = Script("release", uses=("issue", "hand_over", "given_back"))
-RAISE = Script("raise", uses=("issue",))
+RAISE = Script("raise", uses=("issue",), keys=2)
 PERMITTED = Script("permitted")
 INSPECT = Script("inspect")
 SCAN = Script("scan")

@@ -6,7 +6,14 @@ import redis
 import redis.exceptions
 
 from fencing.locks.asking import Trouble
-from fencing.locks.redis.permissions import BY_SCRIPTS, FOR_REPLICAS, ON_CLUSTER, TO_LIST, TO_RUN
+from fencing.locks.redis.permissions import (
+    BY_SCRIPTS,
+    FOR_REPLICAS,
+    ON_CLUSTER,
+    TO_LIST,
+    TO_RUN,
+    WHILE_MOVING,
+)
 
 __all__ = ["REDIS_ERRORS", "trouble_of"]
 
@@ -17,12 +24,17 @@ REDIS_ERRORS = (
 )
 """What can come out of a call on a client because of Redis or the way to it."""
 
+
+def _with_plus(*commands: str) -> str:
+    return " ".join(f"+{command}" for command in commands)
+
+
 _NO_PERMISSION = (
     "the Redis user lacks a permission (NOPERM): the lock service needs "
-    f"{' '.join(f'+{command}' for command in (*TO_RUN, *BY_SCRIPTS))} on the keys of its "
-    f"namespace, and on a cluster {' '.join(f'+{command}' for command in ON_CLUSTER)}, "
-    f"and to list its locks {' '.join(f'+{command}' for command in TO_LIST)}, "
-    f"and for replicas= {' '.join(f'+{command}' for command in FOR_REPLICAS)}; "
+    f"{_with_plus(*TO_RUN, *BY_SCRIPTS)} on the keys of its "
+    f"namespace, and on a cluster {_with_plus(*ON_CLUSTER, *WHILE_MOVING)}, "
+    f"and to list its locks {_with_plus(*TO_LIST)}, "
+    f"and for replicas= {_with_plus(*FOR_REPLICAS)}; "
     "`fencing verify` says which are missing"
 )
 
@@ -95,6 +107,24 @@ _MEANINGS: list[tuple[type[BaseException], str, bool, str]] = [
         "the cluster cannot be used: look at its nodes",
     ),
     (redis.exceptions.TryAgainError, "", True, "the slot is being moved (TRYAGAIN): try again"),
+    (
+        redis.exceptions.AskError,  # a MovedError is one
+        "",
+        False,
+        (
+            "this Redis is a node of a cluster: give the service a redis.RedisCluster, or a "
+            "redis+cluster:// address"
+        ),
+    ),
+    (
+        redis.ResponseError,
+        "NOREPLICAS",
+        True,
+        (
+            "the primary has fewer replicas than min-replicas-to-write wants (NOREPLICAS): look at "
+            "the replicas"
+        ),
+    ),
     (redis.ConnectionError, "", True, _UNREACHABLE),
     (redis.TimeoutError, "", True, _SILENT),
     (TimeoutError, "", True, _SILENT),

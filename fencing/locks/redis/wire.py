@@ -15,10 +15,16 @@ if TYPE_CHECKING:
 
     from fencing.locks.redis.scripts import Script
 
-__all__ = ["Pipeline", "Request", "Wait", "packed", "packed_acknowledged", "wait_words"]
+__all__ = [
+    "ASKING", "Pipeline", "Request", "Wait", "packed", "packed_acknowledged", "packed_words",
+    "wait_words",
+]  # fmt: skip
 
 Request = tuple["Script", tuple[bytes, ...], list[bytes]]
 """A script, its keys and its arguments."""
+
+ASKING = b"*1\r\n$6\r\nASKING\r\n"
+"""What lets a node of a cluster answer the next request although the slot is not its own yet."""
 
 Wait = tuple[int, float]
 """How many replicas to wait for, and how long at most, in seconds."""
@@ -33,10 +39,11 @@ def packed(request: Request, *, by_text: bool = False) -> bytes:
     """The bytes of an EVALSHA, or of an EVAL, which also makes the script known to Redis."""
     script, keys, args = request
     command = (b"EVAL", script.text.encode()) if by_text else (b"EVALSHA", script.sha.encode())
-    return _packed(*command, b"%d" % len(keys), *keys, *args)
+    return packed_words(*command, b"%d" % len(keys), *keys, *args)
 
 
-def _packed(*words: bytes) -> bytes:
+def packed_words(*words: bytes) -> bytes:
+    """The bytes of a command."""
     return b"*%d\r\n%b" % (
         len(words),
         b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words]),
@@ -55,7 +62,7 @@ def wait_words(replicas: int, seconds: float) -> tuple[bytes, bytes, bytes]:
 
 def packed_acknowledged(request: Request, wait: Wait, *, by_text: bool = False) -> bytes:
     """The bytes of a run and of the WAIT behind it."""
-    return packed(request, by_text=by_text) + _packed(*wait_words(*wait))
+    return packed(request, by_text=by_text) + packed_words(*wait_words(*wait))
 
 
 class Pipeline:
@@ -87,7 +94,7 @@ class Pipeline:
             self.answers[number] = _UNANSWERED
         yield from self._chunks(unknown, by_text=True)
         if self._wait is not None:
-            yield _packed(*wait_words(*self._wait)), [len(self._requests)]
+            yield packed_words(*wait_words(*self._wait)), [len(self._requests)]
 
     def outcomes(self) -> list[Any]:
         """Per request its exception or its answer, this one in a pair with what was waited for."""

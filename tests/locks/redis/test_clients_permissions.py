@@ -16,7 +16,14 @@ import redis.asyncio
 from fencing.embedded import ValkeyProcess
 from fencing.errors import LockServiceError
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
-from fencing.locks.redis.permissions import BY_SCRIPTS, ON_CLUSTER, TO_LIST, TO_RUN, acl_rules
+from fencing.locks.redis.permissions import (
+    BY_SCRIPTS,
+    ON_CLUSTER,
+    TO_LIST,
+    TO_RUN,
+    WHILE_MOVING,
+    acl_rules,
+)
 from tests.contract.facade import ThreadedLocks
 from tests.support.cluster import ValkeyCluster
 
@@ -174,4 +181,6 @@ def test_the_documentation_has_the_same_list() -> None:
         r"^ACL SETUSER locks on >secret (.*?)\n```", page, re.MULTILINE | re.DOTALL
     )
     assert rules.replace("\\", "").split() == acl_rules("fencing").split()
-    assert " ".join(f"+{command}" for command in ON_CLUSTER) in page.replace("\\|", "|")
+    assert " ".join(f"+{command}" for command in (*ON_CLUSTER, *WHILE_MOVING)) in page.replace(
+        "\\|", "|"
+    )

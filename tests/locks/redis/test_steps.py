@@ -163,8 +163,15 @@ class TestTrouble:
         assert play.ask().arguments == first.arguments
         assert play.answer("granted", 8).result.token == 8
 
-    def test_attempts_are_limited_and_cleaned_up_after(self) -> None:
+    def test_who_waits_anyway_tries_until_another_server_may_have_taken_over(self) -> None:
         play = play_acquire()
+        for _ in range(2 * ATTEMPTS):
+            assert play.at < TROUBLE_SECONDS
+            play.fail().wait()
+        assert play.answer("granted", 8).result.token == 8
+
+    def test_attempts_are_limited_and_cleaned_up_after(self) -> None:
+        play = play_acquire(blocking=False)
         for _ in range(ATTEMPTS - 1):
             play.fail().wait()
         play.fail()

@@ -1,0 +1,165 @@
+"""A primary, its replicas, and the Sentinels that watch them: embedded servers."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import redis
+
+from fencing.embedded import ValkeyProcess
+from tests.support.cluster import until
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+__all__ = ["SERVICE", "Watched"]
+
+SERVICE = "main"
+DOWN_AFTER = 500
+"""After how long a server counts as down, in milliseconds."""
+
+
+class SentinelProcess(ValkeyProcess):
+    """A Sentinel; its file of settings, which it writes itself, is in its directory."""
+
+    def __init__(self, primary: ValkeyProcess) -> None:
+        super().__init__()
+        self._primary = primary
+
+    def launch(self) -> None:
+        """Start it without waiting; `await_ready` must follow."""
+        settings = self.process.directory / "sentinel.conf"
+        if not settings.exists():
+            settings.write_text(
+                f"sentinel monitor {SERVICE} 127.0.0.1 {self._primary.port} 2\n"
+                f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER}\n"
+                f"sentinel failover-timeout {SERVICE} 4000\n"
+            )
+        # fmt: off
+        self.process.run([
+            self._program, settings, "--sentinel",
+            "--bind", "127.0.0.1",
+            "--port", str(self.port),
+            "--dir", str(self.process.directory),
+        ])
+        # fmt: on
+
+    def _serves(self) -> bool:
+        try:
+            with redis.Redis.from_url(self.url, socket_timeout=1) as client:
+                return bool(client.info("server")["process_id"] == self.pid)
+        except redis.RedisError:
+            return False
+
+
+class Watched:
+    """Three Sentinels, a primary and replicas.
+
+    Attributes:
+        servers: The first primary and the replicas; failovers change the roles.
+        sentinels: The Sentinels.
+    """
+
+    def __init__(self, replicas: int = 2) -> None:
+        self._stack = contextlib.ExitStack()
+        settings = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
+        self.servers = [ValkeyProcess(*settings) for _ in range(1 + replicas)]
+        self.sentinels: list[SentinelProcess] = []
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Where the Sentinels are."""
+        return [("127.0.0.1", sentinel.port) for sentinel in self.sentinels]
+
+    @property
+    def url(self) -> str:
+        """Its address, for a lock service."""
+        hosts = ",".join(f"{host}:{port}" for host, port in self.addresses)
+        return f"redis+sentinel://{hosts}/{SERVICE}"
+
+    def ask(self, server: ValkeyProcess, *words: str | int) -> Any:
+        """Run a command on one server or Sentinel."""
+        with redis.Redis.from_url(server.url, socket_timeout=10) as client:
+            return client.execute_command(*words)
+
+    @property
+    def primary(self) -> ValkeyProcess:
+        """The primary that the first running Sentinel names."""
+        sentinel = next(sentinel for sentinel in self.sentinels if sentinel.pid is not None)
+        _, port = self.ask(sentinel, "SENTINEL GET-MASTER-ADDR-BY-NAME", SERVICE)
+        return next(server for server in self.servers if server.port == int(port))
+
+    @property
+    def replicas(self) -> list[ValkeyProcess]:
+        """The running servers that are not the primary."""
+        primary = self.primary
+        return [each for each in self.servers if each is not primary and each.pid is not None]
+
+    def fail_over(self) -> None:
+        """Have another primary chosen, and wait until there is."""
+        old = self.primary
+        self.ask(self.sentinels[0], "SENTINEL FAILOVER", SERVICE)
+        self.await_another(old)
+
+    def await_another(self, old: ValkeyProcess) -> None:
+        """Wait until another server is the primary, and every Sentinel says so."""
+
+        def named(sentinel: ValkeyProcess) -> int:
+            return int(self.ask(sentinel, "SENTINEL GET-MASTER-ADDR-BY-NAME", SERVICE)[1])
+
+        running = [sentinel for sentinel in self.sentinels if sentinel.pid is not None]
+        until(
+            lambda: (
+                len(ports := {named(sentinel) for sentinel in running}) == 1
+                and old.port not in ports
+            ),
+            "there was no failover",
+        )
+        new = self.primary
+        until(lambda: self.ask(new, "ROLE")[0] == b"master", "the new primary is none")
+
+    def await_replicas(self, count: int) -> None:
+        """Wait until so many replicas are linked to the primary, and the Sentinels know them."""
+        primary = self.primary
+
+        def known(sentinel: ValkeyProcess) -> bool:
+            facts = self.ask(sentinel, "SENTINEL MASTER", SERVICE)
+            return bool(facts["num-slaves"] >= count and facts["num-other-sentinels"] == 2)
+
+        def linked() -> bool:
+            info = self.ask(primary, "INFO", "replication")
+            states = [info[f"slave{n}"]["state"] for n in range(info["connected_slaves"])]
+            return states.count("online") >= count
+
+        until(linked, "the replicas were not linked")
+        running = [sentinel for sentinel in self.sentinels if sentinel.pid is not None]
+        until(lambda: all(map(known, running)), "the Sentinels did not find all")
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            for server in self.servers:
+                stack.callback(server.close)
+                server.launch()
+            for server in self.servers:
+                server.await_ready()
+            for replica in self.servers[1:]:
+                self.ask(replica, "REPLICAOF", "127.0.0.1", self.servers[0].port)
+            self.sentinels = [SentinelProcess(self.servers[0]) for _ in range(3)]
+            for sentinel in self.sentinels:
+                stack.callback(sentinel.close)
+                sentinel.launch()
+            for sentinel in self.sentinels:
+                sentinel.await_ready()
+            self.await_replicas(len(self.servers) - 1)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.close()
