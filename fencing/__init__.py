@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from fencing.lease.group import AsyncLeaseGroup, LeaseGroup
     from fencing.locks.etcd import AsyncEtcdLockService, EtcdLockService
     from fencing.locks.redis import AsyncRedisLockService, RedisLockService
+    from fencing.locks.redlock import AsyncRedlockService, RedlockService
     from fencing.service import AsyncLockService, LockService
     from fencing.state import LockState
 
@@ -57,6 +58,7 @@ __all__ = [
     "AsyncLeaseGroup",
     "AsyncLockService",
     "AsyncRedisLockService",
+    "AsyncRedlockService",
     "CommitOutcomeUnknownError",
     "EtcdLockService",
     "FencingError",
@@ -72,6 +74,7 @@ __all__ = [
     "LockServiceError",
     "LockState",
     "RedisLockService",
+    "RedlockService",
     "StaleFenceError",
     "TableBusyError",
     "UnfencedWriteError",
@@ -92,6 +95,7 @@ _HOMES = {
     "AsyncLeaseGroup": "fencing.lease.group",
     "AsyncLockService": "fencing.service",
     "AsyncRedisLockService": "fencing.locks.redis",
+    "AsyncRedlockService": "fencing.locks.redlock",
     "EtcdLockService": "fencing.locks.etcd",
     "Guard": "fencing.guard",
     "Lease": "fencing.lease",
@@ -99,6 +103,7 @@ _HOMES = {
     "LockService": "fencing.service",
     "LockState": "fencing.state",
     "RedisLockService": "fencing.locks.redis",
+    "RedlockService": "fencing.locks.redlock",
     "connect": "fencing.connecting",
     "connect_async": "fencing.connecting",
     "fence": "fencing.hooks.explicit",

@@ -41,7 +41,7 @@ class _Kind:
 
 
 _REDIS = _Kind("fencing.locks.redis", "RedisLockService")
-
+_REDLOCK = _Kind("fencing.locks.redlock", "RedlockService")
 _ETCD = _Kind("fencing.locks.etcd", "EtcdLockService", extra="etcd")
 
 _KINDS = {
@@ -50,17 +50,20 @@ _KINDS = {
     "redis": _REDIS,
     "rediss": _REDIS,
     "unix": _REDIS,
+    "redlock": _REDLOCK,
+    "redlocks": _REDLOCK,
 }
 
 
 def connect(url: str, **settings: Any) -> LockService:  # noqa: ANN401 - the service's own
     """The lock service at an address; nothing is sent yet, unless a cluster has to be found.
 
-    ======================================  ================================================
-    ``redis://host:6379/0``, ``rediss://``  one Redis, without and with TLS
-    ``unix:///run/redis.sock``              one Redis
-    ``etcd://host:2379,host2:2379/``        an etcd; ``etcds://`` with TLS
-    ======================================  ================================================
+    =======================================  ===============================================
+    ``redis://host:6379/0``, ``rediss://``   one Redis, without and with TLS
+    ``unix:///run/redis.sock``               one Redis
+    ``redlock://h1:6379,h2:6379,h3:6379/0``  a majority of nodes; ``redlocks://`` with TLS
+    ``etcd://host:2379,host2:2379/``         an etcd; ``etcds://`` with TLS
+    =======================================  ===============================================
 
     Args:
         url: The address. What follows its scheme is the service's own; see its ``from_url``.

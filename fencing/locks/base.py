@@ -454,7 +454,7 @@ def facts_of(request: AcquireRequest, holder: str, grant: Grant) -> dict[str, An
     return {
         "resource": request.resource,
         "token": grant.token,
-        "holder": holder,
+        "holder": grant.holder or holder,
         "owner": request.owner_label,
         "ttl": request.ttl,
         "asked_at": grant.asked_at,

@@ -48,6 +48,12 @@ class Lines(Generic[BoxT]):
         self._lines[resource] = deque((box,))
         return True
 
+    def tell_first(self, resource: str, message: Message) -> None:
+        """Leave a message for whoever is the first in line, if anybody is."""
+        line = self._lines.get(resource)
+        if line:
+            line[0].put(message)
+
     def leave(self, resource: str, box: BoxT) -> None:
         """Leave the line, from wherever one stands; whoever is the first then is told."""
         line = self._lines.get(resource)

@@ -26,12 +26,14 @@ class Grant:
         handed_for: For how long it was handed over, in seconds, until it is renewed; ``None``: it
             was asked for, and lasts its ttl.
         repeated: Whether requests that were not answered may still be on their way.
+        holder: The nonce it was granted to, where that is not the acquisition's; empty: it is.
     """
 
     token: int
     asked_at: float
     handed_for: float | None = None
     repeated: bool = False
+    holder: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,14 @@ from fencing.lease import AsyncLease, Lease
 from fencing.lease.group import AsyncLeaseGroup, LeaseGroup
 from fencing.locks.etcd import AsyncEtcdLockService, EtcdLockService
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
+from fencing.locks.redlock import AsyncRedlockService, RedlockService
 from fencing.postgres import AsyncPsycopgGuard, PsycopgGuard
 from fencing.service import AsyncLockService, LockService
 
 TWINS = [
     (RedisLockService, AsyncRedisLockService),
     (EtcdLockService, AsyncEtcdLockService),
+    (RedlockService, AsyncRedlockService),
     (Lease, AsyncLease),
     (LeaseGroup, AsyncLeaseGroup),
     (LockService, AsyncLockService),
@@ -81,6 +83,8 @@ def test_twins_have_equal_signatures(sync: type, asynchronous: type) -> None:
         (AsyncLockService, AsyncRedisLockService),
         (LockService, EtcdLockService),
         (AsyncLockService, AsyncEtcdLockService),
+        (LockService, RedlockService),
+        (AsyncLockService, AsyncRedlockService),
     ],
 )
 def test_a_service_has_the_protocol_s_signatures(protocol: type, service: type) -> None:

@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import Engine, make_url
 
 import fencing
-from fencing import Guard, RedisLockService, postgres
+from fencing import Guard, RedisLockService, RedlockService, postgres
 from fencing.postgres import PsycopgGuard
 from fencing.schema import names
 from tests.support.databases import plain_url
@@ -105,7 +105,7 @@ def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def close_all(values: Iterable[object]) -> None:
     """Close what a page leaves open, which would be found in another test."""
     for value in values:
-        if isinstance(value, Guard | PsycopgGuard | RedisLockService):
+        if isinstance(value, Guard | PsycopgGuard | RedisLockService | RedlockService):
             value.close()
         elif isinstance(value, Engine):
             value.dispose()
