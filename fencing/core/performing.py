@@ -151,7 +151,8 @@ def _perform_step(step: Step, locks: LockService) -> object:
             sync = database.admissions
             return _told(lease, sync.evict(lease, since, until))
         case RaiseToken(Lease() as lease, floor):
-            locks.raise_token(lease, floor=floor)
+            # Of the lock service that has granted it: it need not be the guard's.
+            lease.service.raise_token(lease, floor=floor)
         case Renew(Lease() as lease):
             locks.renew(lease, lease.ttl)
         case GiveBack(Lease() as lease):
@@ -229,7 +230,7 @@ async def _perform_step_async(step: Step, locks: AsyncLockService) -> object:
             asynchronous = database.admissions
             return _told(lease, await asynchronous.aevict(lease, since, until))
         case RaiseToken(AsyncLease() as lease, floor):
-            await locks.raise_token(lease, floor=floor)
+            await lease.service.raise_token(lease, floor=floor)
         case Renew(AsyncLease() as lease):
             await locks.renew(lease, lease.ttl)
         case GiveBack(AsyncLease() as lease):

@@ -176,11 +176,15 @@ PlanOfAll = Generator[Step, Any, "list[BaseLease]"]
 
 
 class OvertakenError(Exception):
-    """A lease cannot be handed out; another one is needed, with a token above ``mark``."""
+    """A lease cannot be handed out; another one is needed, with a token above ``mark``.
 
-    def __init__(self, lease: BaseLease, mark: int) -> None:
+    ``stale`` is what a database has said of it, if that was the reason.
+    """
+
+    def __init__(self, lease: BaseLease, mark: int, stale: StaleFenceError | None = None) -> None:
         self.resource = lease.resource
         self.mark = mark
+        self.stale = stale
 
 
 def acquire_admitted(
@@ -252,6 +256,9 @@ def admit_lease(
 ) -> Plan:
     """Plan the admission of a lease that was acquired elsewhere.
 
+    Where a mark is ahead of a lease that was never admitted, its lock service is asked whether it
+    is still held, and then to raise its token.
+
     Args:
         lease: The lease.
         databases: Where to admit it.
@@ -259,14 +266,17 @@ def admit_lease(
         evict_after: As :func:`acquire_admitted` takes it.
 
     Raises:
-        StaleFenceError: A database's mark is at or above its token.
+        StaleFenceError: A database's mark is ahead, and the lock is another's or the token final.
         LockNotAcquiredError: Open transactions of other holders did not end in time.
         LeaseLostError: It is over.
+        LockServiceError: The lock service could not be asked for a token above the mark.
     """
     lease.raise_if_over()
-    for database in databases:
-        yield from _admit(database, lease, math.inf, clock, evict_after)
-        lease.note_admitted()
+    try:
+        yield from _admit_in_each(lease, databases, math.inf, clock, evict_after)
+    except OvertakenError as overtaken:
+        if overtaken.stale is not None:
+            raise overtaken.stale from None
     lease.raise_if_over()
     return lease
 
@@ -292,17 +302,30 @@ def admit_everywhere(
         OvertakenError: Another lease is needed.
         LockNotAcquiredError: Open transactions did not end in time.
     """
-    if len(databases) > 1:
+    yield from _admit_in_each(lease, databases, deadline, clock, evict_after)
+    yield from renew_if_little_is_left(lease, clock)
+
+
+def _admit_in_each(
+    lease: BaseLease,
+    databases: Sequence[PlannedDatabase],
+    deadline: float,
+    clock: Callable[[], float],
+    evict_after: float | None,
+) -> Generator[Step, Any, None]:
+    if len(databases) > 1 and not lease.admitted:
         # Once admitted anywhere its token is final, so it has to be above every mark first.
         highest = 0
         for database in databases:
             mark: int | None = yield AskMark(database, lease.resource)
             highest = max(highest, mark or 0)
         if highest >= lease.token:
-            yield from _raise_token(lease, highest)
+            stale = StaleFenceError(
+                resource=lease.resource, token=lease.token, current_token=highest
+            )
+            yield from _raise_token(lease, highest, stale)
     for database in databases:
         yield from _admit_healing(database, lease, deadline, clock, evict_after)
-    yield from renew_if_little_is_left(lease, clock)
 
 
 def renew_if_little_is_left(
@@ -335,8 +358,8 @@ def _admit_healing(
         except StaleFenceError as stale:
             mark = stale.current_token or lease.token
             if lease.admitted:
-                raise OvertakenError(lease, mark) from None
-            yield from _raise_token(lease, mark)
+                raise OvertakenError(lease, mark, stale) from None
+            yield from _raise_token(lease, mark, stale)
         else:
             lease.note_admitted()
             return
@@ -383,11 +406,11 @@ def _had_no_connection(error: LockNotAcquiredError) -> bool:
     return isinstance(error.__cause__, NoSlotError)
 
 
-def _raise_token(lease: BaseLease, mark: int) -> Generator[Step, Any, None]:
+def _raise_token(lease: BaseLease, mark: int, stale: StaleFenceError) -> Generator[Step, Any, None]:
     try:
         yield RaiseToken(lease, mark)
     except LeaseLostError:
-        raise OvertakenError(lease, mark) from None
+        raise OvertakenError(lease, mark, stale) from None
 
 
 def remainder(request: AcquireRequest, floor: int, left: float) -> AcquireRequest:

@@ -236,13 +236,19 @@ class Guard(BaseGuard[Lease], AcquiresAll):
     def admit(self, lease: Lease) -> None:
         """Admit a lease that was acquired elsewhere, in every engine's database.
 
+        When a database is ahead, its lock service is asked to raise the token of one that was
+        never admitted, as in :meth:`acquire`.
+
         Args:
             lease: A lease of any lock service; use it with :func:`fencing.fence` afterwards.
 
         Raises:
-            StaleFenceError: A newer holder has been admitted.
+            StaleFenceError: A newer holder has been admitted; or the lease had been, and the mark
+                is ahead.
             LockNotAcquiredError: Open transactions of earlier holders did not end in time.
             LeaseLostError: The lease is over.
+            LockServiceError: The database is ahead of its lock service, which could not be asked
+                for a greater token.
         """
         if not isinstance(lease, Lease):
             raise TypeError(f"admit() takes a Lease, not {type(lease).__name__}")

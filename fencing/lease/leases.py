@@ -33,6 +33,9 @@ class Grantor(Protocol):
     def release(self, lease: Lease) -> None:
         """Take a lease back."""
 
+    def raise_token(self, lease: Lease, *, floor: int) -> None:
+        """Give a lease that is still ours a new token, greater than ``floor``."""
+
     def inspect(self, resource: str) -> LockState:
         """Say who holds a resource, under which token and for how long."""
 
@@ -45,6 +48,9 @@ class AsyncGrantor(Protocol):
 
     async def release(self, lease: AsyncLease) -> None:
         """See :meth:`Grantor.release`."""
+
+    async def raise_token(self, lease: AsyncLease, *, floor: int) -> None:
+        """See :meth:`Grantor.raise_token`."""
 
     async def inspect(self, resource: str) -> LockState:
         """See :meth:`Grantor.inspect`."""

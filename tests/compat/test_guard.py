@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
 import redis.asyncio
+from redis.exceptions import LockError
 from sqlalchemy import Engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
@@ -16,6 +18,7 @@ from fencing import (
     AsyncRedisLockService,
     Guard,
     LeaseExpiredError,
+    LockServiceError,
     RedisLockService,
     StaleFenceError,
     UnfencedWriteError,
@@ -147,14 +150,30 @@ def test_a_redis_that_has_lost_its_tokens_is_raised(
             guard.admit(lock.lease)
     redis_client.delete(f"fencing:redis-py:{{{lock_name}}}")
     with lock:
-        with pytest.raises(StaleFenceError) as stale:
-            guard.admit(lock.lease)
-        assert stale.value.current_token == 3
-        lock.raise_token(stale.value.current_token)
         guard.admit(lock.lease)
         assert lock.lease.token == 4
         debit(engine, lock.lease, account)
     assert balance(bank, account) == 90
+
+
+def test_one_that_cannot_be_raised_any_more_says_why(
+    lock: Any, guard: Guard, bank: Bank, redis_client: redis.Redis, lock_name: str
+) -> None:
+    with lock:
+        lease = lock.lease
+        bank.admit(lease.resource, 5)
+        fence_key = f"fencing:redis-py:{{{lock_name}}}"
+        redis_client.hset(fence_key, "token", "x")
+        with pytest.raises(LockServiceError, match="not a number") as caught:
+            guard.admit(lease)
+        assert caught.value.resource == lease.resource
+        redis_client.hset(fence_key, "token", 1)
+    with lock, contextlib.suppress(LockError):  # at its end it is not ours
+        lease = lock.lease
+        redis_client.delete(lock_name)  # as when it expires in a pause that our clock did not see
+        with pytest.raises(StaleFenceError):
+            guard.admit(lease)
+        assert lease.lost
 
 
 def test_a_guard_may_be_nested_in_it(

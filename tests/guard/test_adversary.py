@@ -68,7 +68,9 @@ class TestScripted:
         self, guard: Guard, engine: Engine, bank: Bank, account: int, resource: str
     ) -> None:
         bank.admit(resource, 1, BOB)
-        lease = ScriptedLocks((1, ALICE)).acquire(resource)
+        locks = ScriptedLocks((1, ALICE))
+        locks.raised.append(LeaseLostError(resource=resource, token=1))  # it is BOB's
+        lease = locks.acquire(resource)
         with pytest.raises(StaleFenceError) as refusal:
             guard.admit(lease)
         assert (refusal.value.token, refusal.value.current_token) == (1, 1)
@@ -116,13 +118,25 @@ class TestScripted:
         ]  # fmt: skip
         assert bank.mark(resource) == (6, lease.holder)
 
-    def test_an_admission_alone_never_changes_a_token(
-        self, guard: Guard, bank: Bank, locks: ScriptedLocks, resource: str
+    def test_an_admission_alone_heals_a_lease_that_was_never_admitted(
+        self, guard: Guard, bank: Bank, resource: str
     ) -> None:
         bank.admit(resource, 5)
+        elsewhere = ScriptedLocks()  # not the guard's own
+        lease = elsewhere.acquire(resource)
+        guard.admit(lease)
+        assert elsewhere.calls[1:] == [("raise", resource, 5)]
+        assert bank.mark(resource) == (6, lease.holder)
+
+    def test_but_one_that_was_admitted_keeps_its_token(
+        self, guard: Guard, bank: Bank, locks: ScriptedLocks, resource: str
+    ) -> None:
         lease = locks.acquire(resource)
-        with pytest.raises(StaleFenceError):
+        guard.admit(lease)
+        bank.admit(resource, 5)
+        with pytest.raises(StaleFenceError) as refusal:
             guard.admit(lease)
+        assert refusal.value.current_token == 5
         assert lease.token == 1
         assert locks.count("raise") == 0
 

@@ -399,15 +399,46 @@ class TestAdmit:
     def test_every_database_is_asked_in_order(self) -> None:
         play, granted = Play(), lease()
         play.run(admit_lease(granted, (FIRST, SECOND)))
-        assert [step.database for step in play.steps] == [FIRST, SECOND]
+        assert play.kinds == [AskMark, AskMark, Admit, Admit]
+        assert [step.database for step in play.steps] == [FIRST, SECOND] * 2
         assert granted.admitted
 
-    def test_a_refusal_is_passed_on_and_nothing_is_raised_or_given_back(self) -> None:
+    def test_a_mark_that_is_ahead_raises_the_token(self) -> None:
+        play, granted = Play(Admit=[stale(7)], RaiseToken=[raised]), lease()
+        play.run(admit_lease(granted, (FIRST,)))
+        assert play.kinds == [Admit, RaiseToken, Admit]
+        assert granted.token == 8
+        assert granted.admitted
+
+    def test_with_several_databases_before_it_is_final(self) -> None:
+        play, granted = Play(AskMark=[None, 7], RaiseToken=[raised]), lease()
+        play.run(admit_lease(granted, (FIRST, SECOND)))
+        assert play.kinds == [AskMark, AskMark, RaiseToken, Admit, Admit]
+        assert granted.token == 8
+
+    @pytest.mark.parametrize("databases", [(FIRST,), (FIRST, SECOND)])
+    def test_a_lock_that_is_another_s_by_now_is_stale_and_not_given_back(
+        self, databases: tuple[Any, ...]
+    ) -> None:
+        play, granted = Play(Admit=[stale(7)], AskMark=[7], RaiseToken=[LeaseLostError()]), lease()
+        with pytest.raises(StaleFenceError) as refusal:
+            play.run(admit_lease(granted, databases))
+        assert refusal.value.current_token == 7
+        assert play.kinds[-1] is RaiseToken
+        assert not granted.admitted
+
+    def test_a_lease_that_was_admitted_is_refused_as_it_is(self) -> None:
         play, granted = Play(Admit=[stale(7)]), lease()
+        granted.note_admitted()
         with pytest.raises(StaleFenceError):
             play.run(admit_lease(granted, (FIRST, SECOND)))
         assert play.kinds == [Admit]
-        assert not granted.admitted
+
+    def test_little_that_is_left_is_left(self) -> None:
+        play, granted = Play(), lease()
+        granted.trusted_until -= 9
+        play.run(admit_lease(granted, (FIRST,)))
+        assert play.kinds == [Admit]
 
     def test_an_expired_lease_is_not_even_asked_about(self) -> None:
         play, old = Play(), lease()

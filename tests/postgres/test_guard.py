@@ -161,6 +161,9 @@ async def test_admit_takes_a_lease_from_elsewhere(side, guard, locks, bank: Bank
     assert bank.mark(resource) == (1, lease.holder)
     bank.admit(resource, 9)
     late = await side.do(locks.acquire(resource))
+    await side.do(guard.admit(late))
+    assert bank.mark(resource) == (10, late.holder)
+    bank.admit(resource, 11)
     with pytest.raises(StaleFenceError):
         await side.do(guard.admit(late))
 

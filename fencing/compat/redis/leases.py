@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from redis.exceptions import LockNotOwnedError
+from redis.exceptions import LockError, LockNotOwnedError
 
 from fencing.clock import now
 from fencing.compat.redis import steps
@@ -55,6 +55,12 @@ class LockGrantor:
         finally:
             self._memory.forget(lease)
 
+    def raise_token(self, lease: Lease, *, floor: int) -> None:
+        """Give the lock, which no database has admitted yet, a token above ``floor``."""
+        held = self._grant.held(lease)
+        with _as_lease_errors(self._name, lease.resource, lease.token):
+            self._performer.perform(steps.raise_token(self._name, held, floor))
+
     def inspect(self, resource: str) -> LockState:
         """Look who has the lock; another's holder and token cannot be told."""
         with _as_lease_errors(self._name, resource, self._grant.token):
@@ -90,6 +96,12 @@ class AsyncLockGrantor:
         finally:
             self._memory.forget(lease)
 
+    async def raise_token(self, lease: AsyncLease, *, floor: int) -> None:
+        """See :meth:`LockGrantor.raise_token`."""
+        held = self._grant.held(lease)
+        with _as_lease_errors(self._name, lease.resource, lease.token):
+            await self._performer.perform(steps.raise_token(self._name, held, floor))
+
     async def inspect(self, resource: str) -> LockState:
         """See :meth:`LockGrantor.inspect`."""
         with _as_lease_errors(self._name, resource, self._grant.token):
@@ -108,6 +120,10 @@ def _as_lease_errors(name: object, resource: str, token: int) -> Iterator[None]:
             "from its first read",
             resource=resource,
             token=token,
+        ) from error
+    except LockError as error:
+        raise LockServiceError(
+            f"lock {name!r}, resource {resource!r}: {error}", resource=resource
         ) from error
     except REDIS_ERRORS as error:
         raise LockServiceError(
