@@ -168,7 +168,7 @@ def test_one_that_cannot_be_raised_any_more_says_why(
             guard.admit(lease)
         assert caught.value.resource == lease.resource
         redis_client.hset(fence_key, "token", 1)
-    with lock, contextlib.suppress(LockError):  # at its end it is not ours
+    with contextlib.suppress(LockError), lock:  # at its end it is not ours
         lease = lock.lease
         redis_client.delete(lock_name)  # as when it expires in a pause that our clock did not see
         with pytest.raises(StaleFenceError):
