@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from fencing.locks.etcd import AsyncEtcdLockService, EtcdLockService
     from fencing.locks.redis import AsyncRedisLockService, RedisLockService
     from fencing.locks.redlock import AsyncRedlockService, RedlockService
+    from fencing.locks.zookeeper import AsyncZooKeeperLockService, ZooKeeperLockService
     from fencing.service import AsyncLockService, LockService
     from fencing.state import LockState
 
@@ -59,6 +60,7 @@ __all__ = [
     "AsyncLockService",
     "AsyncRedisLockService",
     "AsyncRedlockService",
+    "AsyncZooKeeperLockService",
     "CommitOutcomeUnknownError",
     "EtcdLockService",
     "FencingError",
@@ -79,6 +81,7 @@ __all__ = [
     "TableBusyError",
     "UnfencedWriteError",
     "WriteRefusedError",
+    "ZooKeeperLockService",
     "connect",
     "connect_async",
     "fence",
@@ -97,6 +100,7 @@ _HOMES = {
     "AsyncRedisLockService": "fencing.locks.redis",
     "AsyncRedlockService": "fencing.locks.redlock",
     "EtcdLockService": "fencing.locks.etcd",
+    "AsyncZooKeeperLockService": "fencing.locks.zookeeper",
     "Guard": "fencing.guard",
     "Lease": "fencing.lease",
     "LeaseGroup": "fencing.lease.group",
@@ -104,6 +108,7 @@ _HOMES = {
     "LockState": "fencing.state",
     "RedisLockService": "fencing.locks.redis",
     "RedlockService": "fencing.locks.redlock",
+    "ZooKeeperLockService": "fencing.locks.zookeeper",
     "connect": "fencing.connecting",
     "connect_async": "fencing.connecting",
     "fence": "fencing.hooks.explicit",

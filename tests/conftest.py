@@ -2,17 +2,20 @@
 
 Servers are found in this order:
 
-1. ``FENCING_TEST_REDIS_URL`` and ``FENCING_TEST_DATABASE_URL``, each where it is set; the database
-   user must be allowed to create databases.
+1. ``FENCING_TEST_REDIS_URL``, ``FENCING_TEST_DATABASE_URL`` and ``FENCING_TEST_ZOOKEEPER_URL``,
+   each where it is set; the database user must be allowed to create databases.
 2. ``pytest --services=docker``: testcontainers, with the images that
    ``FENCING_TEST_POSTGRES_IMAGE`` and ``FENCING_TEST_REDIS_IMAGE`` name.
 3. The embedded servers; ``--postgres-bin=/usr/lib/postgresql/15/bin`` takes PostgreSQL from
    there. An etcd, which no wheel brings, is the one on the PATH or that ``FENCING_TEST_ETCD``
    names; ``FENCING_TEST_ETCD_URL`` and ``FENCING_TEST_ETCD_IMAGE`` are as for the others.
 
-Fixtures of the session: ``redis_url``, ``database_url``, ``etcd_url``. Of each test: ``database``
-and ``fenced_database`` (addresses of fresh databases), ``redis_namespace``, ``redis_client``,
-``etcd_namespace``, ``own_valkey`` and ``own_etcd`` (servers to kill).
+ZooKeeper is Debian's package, if that is installed.
+
+Fixtures of the session: ``redis_url``, ``database_url``, ``etcd_url``, ``zookeeper_url``. Of each
+test: ``database`` and ``fenced_database`` (addresses of fresh databases), ``redis_namespace``,
+``redis_client``, ``etcd_namespace``, ``zookeeper_namespace``, ``own_valkey`` and ``own_etcd``
+(servers to kill).
 """
 
 from __future__ import annotations
@@ -64,6 +67,18 @@ def services(pytestconfig: pytest.Config) -> Iterator[Services]:
 def redis_url(services: Services) -> str:
     """Address of a Redis or Valkey that tests share; see ``redis_namespace``."""
     return services.redis_url
+
+
+@pytest.fixture(scope="session")
+def zookeeper_url(services: Services) -> str:
+    """Address of a ZooKeeper that tests share; see ``zookeeper_namespace``."""
+    return services.zookeeper_url
+
+
+@pytest.fixture
+def zookeeper_namespace() -> str:
+    """A namespace of this test's own."""
+    return f"test-{uuid.uuid4().hex}"
 
 
 @pytest.fixture(scope="session")

@@ -81,12 +81,14 @@ class BaseLease:
         asked_at: float,
         handed_for: float | None = None,
         asked_again: bool = False,
+        place: object = None,
     ) -> None:
         self.resource = resource
         self.token = check_token(token)
         self.holder = holder
         self.owner = owner
         self.ttl = ttl
+        self.place = place  # where the lock service keeps it; its own matter
         # What was handed over lasts so long, until a renewal gives it its ttl.
         self.trusted_until = trust_ends(asked_at, ttl if handed_for is None else handed_for)
         self.admitted = False

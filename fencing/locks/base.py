@@ -460,4 +460,5 @@ def facts_of(request: AcquireRequest, holder: str, grant: Grant) -> dict[str, An
         "asked_at": grant.asked_at,
         "handed_for": grant.handed_for,
         "asked_again": grant.repeated,
+        "place": grant.place,
     }

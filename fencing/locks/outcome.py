@@ -27,6 +27,7 @@ class Grant:
             was asked for, and lasts its ttl.
         repeated: Whether requests that were not answered may still be on their way.
         holder: The nonce it was granted to, where that is not the acquisition's; empty: it is.
+        place: Where the lock service keeps it; its own matter.
     """
 
     token: int
@@ -34,6 +35,7 @@ class Grant:
     handed_for: float | None = None
     repeated: bool = False
     holder: str = ""
+    place: object = None
 
 
 @dataclass(frozen=True, slots=True)

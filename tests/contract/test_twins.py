@@ -13,6 +13,7 @@ from fencing.lease.group import AsyncLeaseGroup, LeaseGroup
 from fencing.locks.etcd import AsyncEtcdLockService, EtcdLockService
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from fencing.locks.redlock import AsyncRedlockService, RedlockService
+from fencing.locks.zookeeper import AsyncZooKeeperLockService, ZooKeeperLockService
 from fencing.postgres import AsyncPsycopgGuard, PsycopgGuard
 from fencing.service import AsyncLockService, LockService
 
@@ -20,6 +21,7 @@ TWINS = [
     (RedisLockService, AsyncRedisLockService),
     (EtcdLockService, AsyncEtcdLockService),
     (RedlockService, AsyncRedlockService),
+    (ZooKeeperLockService, AsyncZooKeeperLockService),
     (Lease, AsyncLease),
     (LeaseGroup, AsyncLeaseGroup),
     (LockService, AsyncLockService),
@@ -85,6 +87,8 @@ def test_twins_have_equal_signatures(sync: type, asynchronous: type) -> None:
         (AsyncLockService, AsyncEtcdLockService),
         (LockService, RedlockService),
         (AsyncLockService, AsyncRedlockService),
+        (LockService, ZooKeeperLockService),
+        (AsyncLockService, AsyncZooKeeperLockService),
     ],
 )
 def test_a_service_has_the_protocol_s_signatures(protocol: type, service: type) -> None:

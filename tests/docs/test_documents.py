@@ -59,11 +59,15 @@ CONSOLE_PAGES = [page for page in PAGES if page.name != "README.md"]
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if runnable(p)], ids=lambda p: str(p.relative_to(ROOT))
 )
-def test_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch, redis_url, fenced_database):
+def test_a_page_runs_from_top_to_bottom(
+    page, tmp_path, monkeypatch, redis_url, fenced_database, request
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("FENCING_REDIS_URL", redis_url)
     monkeypatch.setenv("FENCING_DATABASE_URL", fenced_database)
+    if "FENCING_ZOOKEEPER_URL" in page.read_text("utf-8"):
+        monkeypatch.setenv("FENCING_ZOOKEEPER_URL", request.getfixturevalue("zookeeper_url"))
     with bank(fenced_database) as url:
         monkeypatch.setenv("BANK_URL", url)
         run_page(page, tmp_path, monkeypatch)

@@ -1,4 +1,4 @@
-"""Reads what clients of Redis, PostgreSQL and etcd send, as far as it takes to count it."""
+"""Reads what clients of our servers send, as far as it takes to count it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["HttpRequests", "PostgresRequests", "RedisRequests", "Request"]
+__all__ = ["HttpRequests", "PostgresRequests", "RedisRequests", "Request", "ZooKeeperRequests"]
 
 Request: TypeAlias = tuple[bytes, ...]
 
@@ -44,6 +44,30 @@ class RedisRequests:
             words.append(rest[: int(size[1:])])
             rest = rest[int(size[1:]) + 2 :]
         return tuple(words), rest
+
+
+class ZooKeeperRequests:
+    """Requests: the number of what is asked; neither the greeting nor pings."""
+
+    PING = -2
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._greeted = False
+
+    def feed(self, data: bytes) -> Iterator[Request]:
+        """Yield the requests that are complete now."""
+        self._buffer += data
+        while len(self._buffer) >= 4:
+            (size,) = struct.unpack_from("!I", self._buffer)
+            if len(self._buffer) < 4 + size:
+                return
+            message, self._buffer = self._buffer[4 : 4 + size], self._buffer[4 + size :]
+            if self._greeted:
+                number, kind = struct.unpack_from("!iI", message)
+                if number != self.PING:
+                    yield (b"%d" % kind,)
+            self._greeted = True
 
 
 class PostgresRequests:

@@ -19,7 +19,13 @@ import threading
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from tests.support.protocols import HttpRequests, PostgresRequests, RedisRequests, Request
+from tests.support.protocols import (
+    HttpRequests,
+    PostgresRequests,
+    RedisRequests,
+    Request,
+    ZooKeeperRequests,
+)
 
 if TYPE_CHECKING:
     import ssl
@@ -40,7 +46,7 @@ class Link:
         self,
         client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         server: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-        requests: RedisRequests | PostgresRequests | HttpRequests,
+        requests: RedisRequests | PostgresRequests | HttpRequests | ZooKeeperRequests,
     ) -> None:
         self.from_client, self.to_client = client
         self.from_server, self.to_server = server
@@ -108,7 +114,7 @@ class TcpProxy:
 
     @classmethod
     def to(cls, url: str, tls: ssl.SSLContext | None = None) -> Self:
-        """Make a proxy to the server that a redis://, postgresql:// or etcd:// address names.
+        """Make a proxy to the server at a redis://, postgresql://, etcd:// or zookeeper:// URL.
 
         Args:
             url: The address.
@@ -118,6 +124,7 @@ class TcpProxy:
         kinds: dict[str, tuple[int, Callable[[], Any]]] = {
             "redis": (6379, RedisRequests), "rediss": (6379, RedisRequests),
             "etcd": (2379, HttpRequests),
+            "zookeeper": (2181, ZooKeeperRequests),
         }  # fmt: skip
         port, protocol = kinds.get(parts.scheme, (5432, PostgresRequests))
         return cls(url, parts.hostname or "127.0.0.1", parts.port or port, protocol, tls)
@@ -254,7 +261,8 @@ class TcpProxy:
 
     async def _end_withholding(self, *, passed_on: bool) -> None:
         assert self._passed_on is not None
-        self._passed_on.set_result(passed_on)
+        if not self._passed_on.done():  # the server may have ended the connection meanwhile
+            self._passed_on.set_result(passed_on)
 
     async def _answer(self, link: Link) -> None:
         while chunk := await link.from_server.read(CHUNK):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fencing import embedded
 from tests.support.etcd import EtcdProcess
+from tests.support.zookeeper import ZooKeeperProcess
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 DEFAULT_POSTGRES_IMAGE = "postgres:18"
 DEFAULT_REDIS_IMAGE = "redis:8"
 DEFAULT_ETCD_IMAGE = "quay.io/coreos/etcd:v3.6.5"
+DEFAULT_ZOOKEEPER_IMAGE = "zookeeper:3.9"
 
 
 class Services:
@@ -53,6 +55,13 @@ class Services:
             return url
         return self._etcd_container() if self.kind == "docker" else self._etcd()
 
+    @cached_property
+    def zookeeper_url(self) -> str:
+        """Address of a ZooKeeper, for a lock service; the test is skipped where there is none."""
+        if url := os.environ.get("FENCING_TEST_ZOOKEEPER_URL"):
+            return url
+        return self._zookeeper_container() if self.kind == "docker" else self._zookeeper()
+
     def _valkey(self) -> str:
         return self._stack.enter_context(embedded.start(postgres=False)).redis_url
 
@@ -78,6 +87,22 @@ class Services:
         )
         started = self._stack.enter_context(container)
         return f"etcd://{started.get_container_host_ip()}:{started.get_exposed_port(2379)}/"
+
+    def _zookeeper(self) -> str:
+        return self._stack.enter_context(ZooKeeperProcess()).url
+
+    def _zookeeper_container(self) -> str:
+        from testcontainers.core.container import DockerContainer
+        from testcontainers.core.wait_strategies import LogMessageWaitStrategy
+
+        image = os.environ.get("FENCING_TEST_ZOOKEEPER_IMAGE", DEFAULT_ZOOKEEPER_IMAGE)
+        container = (
+            DockerContainer(image)
+            .with_exposed_ports(2181)
+            .waiting_for(LogMessageWaitStrategy("binding to port"))
+        )
+        started = self._stack.enter_context(container)
+        return f"zookeeper://{started.get_container_host_ip()}:{started.get_exposed_port(2181)}/"
 
     def _redis_container(self) -> str:
         from testcontainers.community.redis import RedisContainer

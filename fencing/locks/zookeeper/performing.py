@@ -1,0 +1,230 @@
+"""Performs the steps of a call on ZooKeeper: the sync and the async shell, side by side.
+
+They share one session and one way to ask, which never blocks; what differs is how one waits for an
+answer: a thread for an event, a task for a future that kazoo's thread sets through its loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import queue
+import threading
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fencing.cancelling import heeding
+from fencing.clock import now
+from fencing.errors import LockServiceError
+from fencing.locks.asking import Pause, Trouble
+from fencing.locks.lines import AsyncBox, Lines, Message
+from fencing.locks.performing import go_through, go_through_async, see_through
+from fencing.locks.zookeeper.asking import Ask, Line, Reply, Sweep, Wait
+from fencing.locks.zookeeper.batches import Batch
+from fencing.locks.zookeeper.trouble import silence, trouble_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from fencing.locks.zookeeper.asking import Operation, Step, Steps
+    from fencing.locks.zookeeper.session import Session
+
+__all__ = ["AsyncPerformer", "Performer"]
+
+T = TypeVar("T")
+
+
+class Performer:
+    """Performs calls in a session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._form_lines()
+
+    def _form_lines(self) -> None:
+        self._pid = os.getpid()
+        # Reentrant: a signal handler may wait for a lock, too.
+        self._lock = threading.RLock()
+        self._lines: Lines[queue.SimpleQueue[Message]] = Lines()
+
+    def perform_in_line(self, call: Callable[[bool], Steps[T]], resource: str) -> T:
+        """Perform an acquisition that may have to wait, behind others of this process.
+
+        Args:
+            call: Made of whether others are before it.
+            resource: What it acquires.
+        """
+        if self._pid != os.getpid():
+            self._form_lines()  # those of a parent process wait there
+        box: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        try:
+            with self._lock:
+                is_first = self._lines.join(resource, box)
+            return self.perform(call(not is_first), box)
+        except LockServiceError:
+            with self._lock:
+                self._lines.scatter(resource)
+            raise
+        finally:
+            with self._lock:
+                self._lines.leave(resource, box)
+
+    def perform(self, call: Steps[T], box: queue.SimpleQueue[Message] | None = None) -> T:
+        """Perform the steps of a call; return or raise what it does."""
+        told = threading.Event()
+
+        def changed(_: object) -> None:
+            told.set()
+
+        def perform(step: Step) -> object:
+            match step:
+                case Ask(operations, within):
+                    return _reply(self._asked(operations, within, changed), within, self._session)
+                case Wait(seconds):
+                    told.wait(seconds)
+                    told.clear()
+                case Line(seconds) if box is not None:
+                    with contextlib.suppress(queue.Empty):
+                        box.get(timeout=min(seconds, threading.TIMEOUT_MAX))
+                case Sweep(parent, holder, seconds):
+                    swept = threading.Event()
+                    self._session.sweep(parent, holder, swept.set)
+                    swept.wait(seconds)
+                case Pause(seconds):
+                    time.sleep(seconds)
+            return now()
+
+        return go_through(call, perform)
+
+    def ask_together(self, operations: Sequence[Operation], within: float) -> list[Reply | Trouble]:
+        """Ask all at once, and once; return what came of each."""
+        return _each(self._asked(operations, within, None), within, self._session)
+
+    def _asked(self, operations: Sequence[Operation], within: float, watch: Any) -> Batch:  # noqa: ANN401
+        done = threading.Event()
+        batch = Batch(operations, done.set, watch)
+        try:
+            self._session.ask(batch)
+            done.wait(within)
+        finally:
+            if not batch.is_done:
+                self._session.forget(batch)
+        return batch
+
+
+class AsyncPerformer:
+    """:class:`Performer` for asyncio."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lines: Lines[AsyncBox] = Lines()
+
+    async def perform_in_line(self, call: Callable[[bool], Steps[T]], resource: str) -> T:
+        """See :meth:`Performer.perform_in_line`."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop, self._lines = loop, Lines()  # nobody of an earlier loop waits any more
+        box = AsyncBox()
+        try:
+            is_first = self._lines.join(resource, box)
+            return await self.perform(call(not is_first), box)
+        except LockServiceError:
+            self._lines.scatter(resource)
+            raise
+        finally:
+            self._lines.leave(resource, box)
+
+    async def perform(self, call: Steps[T], box: AsyncBox | None = None) -> T:
+        """See :meth:`Performer.perform`."""
+        told = _AsyncEvent()
+
+        def changed(_: object) -> None:
+            told.set()
+
+        async def perform(step: Step) -> object:
+            match step:
+                case Ask(operations, within):
+                    batch = await heeding(self._asked(operations, within, changed))
+                    return _reply(batch, within, self._session)
+                case Wait(seconds):
+                    await heeding(told.wait(seconds))
+                    told.clear()
+                case Line(seconds) if box is not None:
+                    await heeding(box.get(seconds))
+                case Sweep(parent, holder, seconds):
+                    await see_through(self._swept(parent, holder, seconds))
+                case Pause(seconds):
+                    await asyncio.sleep(seconds)
+            return now()
+
+        return await go_through_async(call, perform)
+
+    async def ask_together(
+        self, operations: Sequence[Operation], within: float
+    ) -> list[Reply | Trouble]:
+        """See :meth:`Performer.ask_together`."""
+        batch = await heeding(self._asked(operations, within, None))
+        return _each(batch, within, self._session)
+
+    async def _asked(self, operations: Sequence[Operation], within: float, watch: Any) -> Batch:  # noqa: ANN401
+        done = _AsyncEvent()
+        batch = Batch(operations, done.set, watch)
+        try:
+            self._session.ask(batch)
+            await done.wait(within)
+        finally:
+            if not batch.is_done:
+                self._session.forget(batch)
+        return batch
+
+    async def _swept(self, parent: str, holder: str, seconds: float) -> None:
+        swept = _AsyncEvent()
+        self._session.sweep(parent, holder, swept.set)
+        await swept.wait(seconds)
+
+
+class _AsyncEvent:
+    """An event of a loop that other threads may set."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed; nobody waits
+            self._loop.call_soon_threadsafe(self._event.set)
+
+    def clear(self) -> None:
+        self._event.clear()
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until it is set, for so many seconds at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
+
+
+def _reply(batch: Batch, within: float, session: Session) -> Reply:
+    at = now()
+    if not batch.is_done:
+        raise silence(within, connected=session.connected, at=at)
+    for came in batch.came:
+        if isinstance(came, BaseException):
+            raise trouble_of(came, at=at)
+    return Reply(batch.came, batch.asked_at, at)
+
+
+def _each(batch: Batch, within: float, session: Session) -> list[Reply | Trouble]:
+    at = now()
+    unanswered = silence(within, connected=session.connected, at=at)
+    came: list[Reply | Trouble] = []
+    for each in batch.came:
+        if each is None:
+            came.append(unanswered)
+        elif isinstance(each, BaseException):
+            came.append(trouble_of(each, at=at))
+        else:
+            came.append(Reply([each], batch.asked_at, at))
+    return came

@@ -1,0 +1,336 @@
+"""The session with ZooKeeper that all calls of a service share, and what is sent in it.
+
+kazoo has one connection and two or three threads of its own for it, however many wait. Whatever is
+asked here is answered by a call from one of those threads; nothing here blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionClosedError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.states import KazooState, KeeperState
+from kazoo.security import make_digest_acl
+
+from fencing.clock import now
+from fencing.locks.zookeeper.asking import (
+    Check,
+    Children,
+    Create,
+    Delete,
+    Get,
+    Multi,
+    Refused,
+    Set,
+)
+from fencing.locks.zookeeper.batches import Batch
+from fencing.locks.zookeeper.containers import create_container
+from fencing.locks.zookeeper.names import line_of
+from fencing.locks.zookeeper.trouble import refusal_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from fencing.locks.zookeeper.asking import Operation
+
+__all__ = ["Session", "options_of"]
+
+_WINDOW = 100
+"""How many requests are given to kazoo at a time: it writes a byte for each into a socket pair, and
+blocks whoever asks when that is full."""
+
+CONNECT_SECONDS = 2.0
+"""How long one server may take to accept a connection before the next is tried, in seconds."""
+
+CLOSE_SECONDS = 2.0
+"""How long the end of a session is waited for, in seconds."""
+
+_RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_jitter": 0.3, "max_delay": 0.3}
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """Tells of connections that could not be made, which kazoo keeps to itself."""
+
+    def __init__(self, failed: Callable[[BaseException], object]) -> None:
+        super().__init__()
+        self._failed = failed
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - kazoo's
+        if kwargs.get("timeout"):
+            kwargs["timeout"] = min(kwargs["timeout"], CONNECT_SECONDS)
+        try:
+            return super().create_connection(*args, **kwargs)
+        except Exception as error:
+            self._failed(error)
+            raise
+
+
+def options_of(
+    session_timeout: float, user: str | None, password: str | None, more: dict[str, Any]
+) -> dict[str, Any]:
+    """The arguments for ``KazooClient``; with a user, the nodes it makes are for him only."""
+    options = {**more, "timeout": session_timeout}
+    if user is not None:
+        options["auth_data"] = [("digest", f"{user}:{password}")]
+        options["default_acl"] = [make_digest_acl(user, password, all=True)]
+    return options
+
+
+class Session:
+    """A session that is begun when it is needed, and again after it has ended.
+
+    Args:
+        hosts: As kazoo has them: ``host:port,host:port/chroot``.
+        options: For ``KazooClient``.
+    """
+
+    def __init__(self, hosts: str, options: dict[str, Any]) -> None:
+        self._hosts = hosts
+        self._options = options
+        self._of_parents: list[Any] = []
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._pid = os.getpid()
+        # Reentrant: a signal handler may use the service, too.
+        self._lock = threading.RLock()
+        self._client: Any = None
+        self._connected = False
+        self._failures = 0
+        self._backlog: deque[tuple[Batch, int]] = deque()
+        self._outstanding = 0
+        self._debts: dict[str, tuple[str, set[Callable[[], object]]]] = {}
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a session, and a connection for it."""
+        return self._connected
+
+    def ask(self, batch: Batch) -> None:
+        """Send requests, as soon as there is a connection; tell their answers to the batch."""
+        self._notice_fork()
+        if not batch.operations:
+            batch.fail(ConnectionClosedError())  # of nothing: it is done
+            return
+        with self._lock:
+            self._backlog.extend((batch, number) for number in range(len(batch.operations)))
+            self._start()
+        self._send()
+
+    def _notice_fork(self) -> None:
+        # A forked child has none of its parent's threads, and must not touch its connection.
+        if self._pid != os.getpid():
+            self._of_parents.append((self._client, self._lock))
+            self._begin_anew()
+
+    def forget(self, batch: Batch) -> None:
+        """Do not send what has not been sent of these."""
+        with self._lock:
+            self._backlog = deque(item for item in self._backlog if item[0] is not batch)
+
+    def sweep(self, parent: str, holder: str, done: Callable[[], object]) -> None:
+        """Remove a holder's nodes, now or with the next connection; say when that is done.
+
+        Nobody may forget it: as long as the session lives, so does a waiter's node.
+        """
+        self._notice_fork()
+        with self._lock:
+            told = self._debts.setdefault(holder, (parent, set()))[1]
+            told.add(done)
+        self._pay(parent, holder)
+
+    def _pay(self, parent: str, holder: str) -> None:
+        def looked() -> None:
+            names = looking.came[0]
+            if isinstance(names, Refused):
+                self._paid(holder)
+            elif not isinstance(names, BaseException):
+                mine = [node.path for node in line_of(parent, names) if node.holder == holder]
+                deleting = Batch([Delete(path) for path in mine], lambda: deleted(deleting))
+                self.ask(deleting)
+
+        def deleted(deleting: Batch) -> None:
+            if not any(isinstance(each, BaseException) for each in deleting.came):
+                self._paid(holder)
+
+        looking = Batch([Children(parent)], looked)
+        self.ask(looking)
+
+    def _paid(self, holder: str) -> None:
+        with self._lock:
+            _, told = self._debts.pop(holder, ("", set()))
+        for done in told:
+            done()
+
+    def close(self) -> None:
+        """End the session, for at most two seconds; the next request begins another."""
+        self._notice_fork()
+        with self._lock:
+            client, self._client = self._client, None
+            self._connected = False
+            self._debts.clear()
+        if client is not None:
+            # kazoo waits for its connection's end, which a server that says nothing can put off.
+            ending = threading.Thread(target=self._end, args=(client,), daemon=True)
+            ending.start()
+            ending.join(CLOSE_SECONDS)
+        self._fail(ConnectionClosedError("the lock service was closed"))
+
+    @staticmethod
+    def _end(client: Any) -> None:  # noqa: ANN401 - kazoo has no types
+        with contextlib.suppress(Exception):
+            client.stop()
+            client.close()
+
+    def _start(self) -> None:
+        if self._client is not None:
+            return
+        handler = _Handler(lambda error: self._could_not_connect(client, error))
+        client = KazooClient(
+            self._hosts, handler=handler, connection_retry=dict(_RECONNECT), **self._options
+        )
+        client.add_listener(lambda state: self._changed(client, state))
+        self._client, self._failures, self._outstanding = client, 0, 0
+        client.start_async()
+
+    # What kazoo's threads call.
+
+    def _could_not_connect(self, client: Any, error: BaseException) -> None:  # noqa: ANN401
+        with self._lock:
+            if client is not self._client:
+                return
+            self._failures += 1
+            # A name may stand for two addresses, of which one is none of the server's.
+            every = self._failures >= 2 * len(client.hosts)
+        if every:
+            self._fail(error)
+
+    def _changed(self, client: Any, state: Any) -> None:  # noqa: ANN401 - kazoo has no types
+        debts: list[tuple[str, str]] = []
+        with self._lock:
+            if client is not self._client:
+                return
+            self._connected = state == KazooState.CONNECTED
+            if self._connected:
+                self._failures = 0
+                debts = [(parent, holder) for holder, (parent, _) in self._debts.items()]
+            ended = client.client_state
+            if ended in (KeeperState.CLOSED, KeeperState.AUTH_FAILED):
+                self._client = None
+        if ended == KeeperState.AUTH_FAILED:
+            self._fail(AuthFailedError())
+        elif ended == KeeperState.CLOSED:
+            self._fail(ConnectionClosedError())
+        for parent, holder in debts:
+            self._pay(parent, holder)
+        self._send()
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            waiting, self._backlog = self._backlog, deque()
+        for batch in {id(batch): batch for batch, _ in waiting}.values():
+            batch.fail(error)
+
+    def _send(self) -> None:
+        while True:
+            with self._lock:
+                if not self._connected or not self._backlog or self._outstanding >= _WINDOW:
+                    return
+                batch, number = self._backlog.popleft()
+                if number == 0:
+                    batch.asked_at = now()
+                self._outstanding += 1
+                client = self._client
+                try:
+                    result = _sent(client, batch.operations[number], batch.watch)
+                except Exception as error:  # noqa: BLE001 - of kazoo, whatever it is
+                    self._outstanding -= 1
+                    result = error
+            if isinstance(result, Exception):
+                batch.note(number, result)
+            else:
+                result.rawlink(_Answer(self, client, batch, number))
+
+    def answered(self, client: Any, batch: Batch, number: int, result: Any) -> None:  # noqa: ANN401
+        """An answer has come."""
+        with self._lock:
+            if client is self._client:
+                self._outstanding -= 1
+        batch.note(number, _came(batch.operations[number], result))
+        self._send()
+
+
+class _Answer:
+    """Passes an answer on, once; kazoo may say that a request failed, and answer it then."""
+
+    def __init__(self, session: Session, client: Any, batch: Batch, number: int) -> None:  # noqa: ANN401
+        self._facts: tuple[Session, Any, Batch, int] | None = session, client, batch, number
+
+    def __call__(self, result: Any) -> None:  # noqa: ANN401 - kazoo has no types
+        if self._facts is None:
+            return
+        (session, client, batch, number), self._facts = self._facts, None
+        session.answered(client, batch, number, result)
+
+
+def _sent(client: Any, operation: Operation, watch: Callable[[Any], object] | None) -> Any:  # noqa: ANN401
+    result: Any
+    match operation:
+        case Create(path, data, container=True):
+            result = create_container(client, path, data)
+        case Create(path, data, sequence, ephemeral):
+            result = client.create_async(
+                path, data, sequence=sequence, ephemeral=ephemeral, include_data=True
+            )
+        case Delete(path, version):
+            result = client.delete_async(path, version)
+        case Set(path, data, version):
+            result = client.set_async(path, data(now()) if callable(data) else data, version)
+        case Get(path, watched):
+            result = client.get_async(path, watch if watched else None)
+        case Multi(operations):
+            result = _transaction(client, operations).commit_async()
+        case _:
+            result = client.get_children_async(operation.path)
+    return result
+
+
+def _transaction(client: Any, operations: Sequence[Create | Delete | Set | Check]) -> Any:  # noqa: ANN401
+    transaction = client.transaction()
+    for operation in operations:
+        match operation:
+            case Create(path, data, _, ephemeral):
+                transaction.create(path, data, ephemeral=ephemeral)
+            case Delete(path, version):
+                transaction.delete(path, version)
+            case Set(path, data, version):
+                transaction.set_data(path, data, version)
+            case Check(path):
+                transaction.check(path, -1)
+    return transaction
+
+
+def _came(operation: Operation, result: Any) -> Any:  # noqa: ANN401 - as the operation has it
+    error = result.exception
+    if error is not None:
+        return refusal_of(error) or error
+    if not isinstance(operation, Multi):
+        return result.value
+    for number, each in enumerate(result.value):
+        if isinstance(each, Exception) and not isinstance(
+            each, RolledBackError | RuntimeInconsistency
+        ):
+            refused = refusal_of(each)
+            return each if refused is None else Refused(refused.why, at=number)
+    return True
