@@ -54,6 +54,7 @@ _FILES = (
     "transaction.sql",
     "refusals.sql",
     "admit.sql",
+    "lease.sql",
     "outcomes.sql",
     "enter.sql",
     "require.sql",

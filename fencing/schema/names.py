@@ -6,6 +6,8 @@ ever imports them from here. A test compares the two.
 
 from __future__ import annotations
 
+import hashlib
+
 SCHEMA = "fencing"
 FENCE_TABLE = "fencing.fence"
 
@@ -66,7 +68,47 @@ OUTCOME = (
 )
 IN_FLIGHT = "SELECT xid, incarnation FROM fencing.in_flight(CAST(:stamp AS text))"
 OUTCOME_OF = "SELECT fencing.outcome_of(CAST(:xid AS text), CAST(:incarnation AS text))"
+# PostgreSQL as the lock service.
+LEASE_TABLE = "fencing.lease"
+WAITER_TABLE = "fencing.waiter"
+ACQUIRE = (
+    "SELECT state, token, left_ms, owner FROM fencing.acquire(CAST(:resource AS text), "
+    "CAST(:holder AS text), CAST(:owner AS text), CAST(:ttl_ms AS bigint), "
+    "CAST(:floor AS bigint), CAST(:wait_ms AS integer), CAST(:queue_ms AS integer))"
+)
+ACQUIRE_ALL = (
+    "SELECT resource, state, token, left_ms, owner, pids FROM fencing.acquire_all("
+    "CAST(:wanted AS text), CAST(:owner AS text), CAST(:ttl_ms AS bigint), "
+    "CAST(:wait_ms AS integer))"
+)
+RENEW = "SELECT place, state FROM fencing.renew(CAST(:wanted AS text), CAST(:wait_ms AS integer))"
+RELEASE = (
+    "SELECT fencing.release(CAST(:resource AS text), CAST(:holder AS text), "
+    "CAST(:wait_ms AS integer), CAST(:give_up AS boolean))"
+)
+RAISE_TOKEN = (  # noqa: S105 -- a number that counts holders
+    "SELECT state, token FROM fencing.raise_token(CAST(:resource AS text), "
+    "CAST(:holder AS text), CAST(:floor AS bigint), CAST(:wait_ms AS integer))"
+)
+LOOK = (
+    "SELECT held, owner, token, holder, left_ms, counter, waiters "
+    "FROM fencing.look(CAST(:resource AS text))"
+)
+SCAN = (
+    "SELECT resource FROM fencing.scan(CAST(:prefix AS text), CAST(:after AS text), "
+    "CAST(:limit AS integer))"
+)
+FORCE_RELEASE = "SELECT fencing.force_release(CAST(:resource AS text), CAST(:wait_ms AS integer))"
+IDENTITY = "SELECT fencing.identity()"
+CHANNEL = "fencing"
+"""On which waiters are called, by what :func:`holder_name` makes of their holders."""
+
 VERSIONS = "SELECT schema_version, oldest_client FROM fencing.versions()"
+
+
+def holder_name(holder: str) -> str:
+    """What others are told of a holder, as ``fencing.name_of_holder`` makes it."""
+    return hashlib.sha256(holder.encode()).hexdigest()
 
 
 def claim_item(resource: str, token: int, holder: str) -> str:

@@ -28,8 +28,10 @@ PERSISTENCE = {
     "floor": "p",
     "receipt": "p",
     "horizon": "p",
+    "lease": "p",
     "maintenance": "u",
     "incarnation": "u",
+    "waiter": "u",
 }
 """Our tables; ``p``: their rows survive a crash, ``u``: they must not."""
 
@@ -61,6 +63,14 @@ CONSTRAINTS = {
         "((token = previous_token) AND (holder = previous_holder))))"
     ),
     ("floor", "floor_pkey"): "PRIMARY KEY (bucket)",
+    ("lease", "lease_pkey"): "PRIMARY KEY (resource)",
+    ("lease", "lease_resource_length"): (
+        "CHECK (((octet_length(resource) >= 1) AND (octet_length(resource) <= 512)))"
+    ),
+    ("lease", "lease_token_range"): (
+        "CHECK (((token >= 0) AND (token <= '9007199254740991'::bigint)))"
+    ),
+    ("waiter", "waiter_pkey"): "PRIMARY KEY (holder)",
     ("maintenance", "maintenance_pkey"): "PRIMARY KEY (transaction, guarded, ending)",
     ("receipt", "receipt_pkey"): "PRIMARY KEY (id)",
     ("horizon", "horizon_pkey"): "PRIMARY KEY (one)",

@@ -107,15 +107,24 @@ def test_whatever_runs_with_its_owners_rights_has_its_search_path_pinned(account
     ).fetchall()
     definers = {name for name, definer, _ in rows if definer}
     assert {name for name in definers if not name.startswith("guard_")} == {
+        "acquire",
+        "acquire_all",
         "admit",
         "end_maintenance",
         "enter",
+        "force_release",
+        "identity",
         "incarnation",
+        "look",
         "mark",
         "observe",
         "outcome",
+        "raise_token",
         "refuse_truncate",
+        "release",
+        "renew",
         "require",
+        "scan",
     }
     assert "guard_accounts" in definers
     assert all(pinned for _, definer, pinned in rows if definer)
@@ -169,6 +178,11 @@ def test_rights_on_the_table_are_not_enough_and_nothing_more_is_needed(app):
 OUT_OF_REACH = [
     "SELECT * FROM fencing.fence",
     "SELECT holder FROM fencing.fence",
+    "SELECT holder FROM fencing.lease",
+    "UPDATE fencing.lease SET expires_at = 'infinity'",
+    "SELECT holder FROM fencing.waiter",
+    "SELECT fencing.grant_lease(NULL, 'x', 'x', 1, 0)",
+    "SELECT fencing.forget_leases('1 day')",
     "UPDATE fencing.fence SET token = token + 1",
     "INSERT INTO fencing.fence (resource, token, holder, owner) VALUES ('x', 1, 'x', 'x')",
     "DELETE FROM fencing.fence",

@@ -42,7 +42,14 @@ def test_every_name_occurs_in_the_sql(name):
     assert re.search(rf"(?<![\w]){re.escape(CONSTANTS[name])}(?![\w])", ALL_SQL)
 
 
-@pytest.mark.parametrize("call", [names.ADMIT, names.ENTER, names.MARK, names.EVICT])
+CALLS = [
+    names.ADMIT, names.ENTER, names.MARK, names.EVICT, names.ACQUIRE, names.ACQUIRE_ALL,
+    names.RENEW, names.RELEASE, names.RAISE_TOKEN, names.LOOK, names.SCAN, names.FORCE_RELEASE,
+    names.IDENTITY,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("call", CALLS)
 def test_every_call_matches_a_function_that_callers_may_execute(call):
     function = re.search(r"fencing\.\w+", call).group()
     types = ", ".join(re.findall(r"CAST\(:\w+ AS ([\w ]+)\)", call))
