@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from fencing.lease import AsyncLease, Lease
     from fencing.lease.group import AsyncLeaseGroup, LeaseGroup
     from fencing.locks.etcd import AsyncEtcdLockService, EtcdLockService
+    from fencing.locks.postgres import AsyncPostgresLockService, PostgresLockService
     from fencing.locks.redis import AsyncRedisLockService, RedisLockService
     from fencing.locks.redlock import AsyncRedlockService, RedlockService
     from fencing.locks.zookeeper import AsyncZooKeeperLockService, ZooKeeperLockService
@@ -58,6 +59,7 @@ __all__ = [
     "AsyncLease",
     "AsyncLeaseGroup",
     "AsyncLockService",
+    "AsyncPostgresLockService",
     "AsyncRedisLockService",
     "AsyncRedlockService",
     "AsyncZooKeeperLockService",
@@ -75,6 +77,7 @@ __all__ = [
     "LockService",
     "LockServiceError",
     "LockState",
+    "PostgresLockService",
     "RedisLockService",
     "RedlockService",
     "StaleFenceError",
@@ -97,6 +100,7 @@ _HOMES = {
     "AsyncLease": "fencing.lease",
     "AsyncLeaseGroup": "fencing.lease.group",
     "AsyncLockService": "fencing.service",
+    "AsyncPostgresLockService": "fencing.locks.postgres",
     "AsyncRedisLockService": "fencing.locks.redis",
     "AsyncRedlockService": "fencing.locks.redlock",
     "EtcdLockService": "fencing.locks.etcd",
@@ -106,6 +110,7 @@ _HOMES = {
     "LeaseGroup": "fencing.lease.group",
     "LockService": "fencing.service",
     "LockState": "fencing.state",
+    "PostgresLockService": "fencing.locks.postgres",
     "RedisLockService": "fencing.locks.redis",
     "RedlockService": "fencing.locks.redlock",
     "ZooKeeperLockService": "fencing.locks.zookeeper",

@@ -40,6 +40,7 @@ class _Kind:
         return getattr(module, f"Async{self.name}" if twin else self.name)
 
 
+_POSTGRES = _Kind("fencing.locks.postgres", "PostgresLockService")
 _REDIS = _Kind("fencing.locks.redis", "RedisLockService")
 _REDLOCK = _Kind("fencing.locks.redlock", "RedlockService")
 _ETCD = _Kind("fencing.locks.etcd", "EtcdLockService", extra="etcd")
@@ -47,6 +48,9 @@ _ETCD = _Kind("fencing.locks.etcd", "EtcdLockService", extra="etcd")
 _ZOOKEEPER = _Kind("fencing.locks.zookeeper", "ZooKeeperLockService", "zookeeper")
 
 _KINDS = {
+    "postgresql": _POSTGRES,
+    "postgresql+psycopg": _POSTGRES,
+    "postgres": _POSTGRES,
     "etcd": _ETCD,
     "etcds": _ETCD,
     "redis": _REDIS,

@@ -82,6 +82,7 @@ class BaseLease:
         handed_for: float | None = None,
         asked_again: bool = False,
         place: object = None,
+        admitted_in: str = "",
     ) -> None:
         self.resource = resource
         self.token = check_token(token)
@@ -92,6 +93,8 @@ class BaseLease:
         # What was handed over lasts so long, until a renewal gives it its ttl.
         self.trusted_until = trust_ends(asked_at, ttl if handed_for is None else handed_for)
         self.admitted = False
+        # The database that has granted it and admitted it in one transaction, if one has.
+        self.admitted_in = admitted_in
         self.released = False
         self.releasing = False
         self.raising = False

@@ -461,4 +461,5 @@ def facts_of(request: AcquireRequest, holder: str, grant: Grant) -> dict[str, An
         "handed_for": grant.handed_for,
         "asked_again": grant.repeated,
         "place": grant.place,
+        "admitted_in": grant.admitted_in,
     }

@@ -28,6 +28,8 @@ class Grant:
         repeated: Whether requests that were not answered may still be on their way.
         holder: The nonce it was granted to, where that is not the acquisition's; empty: it is.
         place: Where the lock service keeps it; its own matter.
+        admitted_in: The database that has committed the token as the resource's mark along with
+            it, as ``fencing.identity()`` tells it; empty: none has.
     """
 
     token: int
@@ -36,6 +38,7 @@ class Grant:
     repeated: bool = False
     holder: str = ""
     place: object = None
+    admitted_in: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,8 +86,8 @@ RELEASE = (
     "SELECT fencing.release(CAST(:resource AS text), CAST(:holder AS text), "
     "CAST(:wait_ms AS integer), CAST(:give_up AS boolean))"
 )
-RAISE_TOKEN = (  # noqa: S105 -- a number that counts holders
-    "SELECT state, token FROM fencing.raise_token(CAST(:resource AS text), "
+RAISE_TOKEN = (
+    "SELECT state, token FROM fencing.raise_token(CAST(:resource AS text), "  # noqa: S105 -- as above
     "CAST(:holder AS text), CAST(:floor AS bigint), CAST(:wait_ms AS integer))"
 )
 LOOK = (

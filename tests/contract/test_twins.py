@@ -11,6 +11,7 @@ from fencing.guard import AsyncGuard, Guard
 from fencing.lease import AsyncLease, Lease
 from fencing.lease.group import AsyncLeaseGroup, LeaseGroup
 from fencing.locks.etcd import AsyncEtcdLockService, EtcdLockService
+from fencing.locks.postgres import AsyncPostgresLockService, PostgresLockService
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from fencing.locks.redlock import AsyncRedlockService, RedlockService
 from fencing.locks.zookeeper import AsyncZooKeeperLockService, ZooKeeperLockService
@@ -22,6 +23,7 @@ TWINS = [
     (EtcdLockService, AsyncEtcdLockService),
     (RedlockService, AsyncRedlockService),
     (ZooKeeperLockService, AsyncZooKeeperLockService),
+    (PostgresLockService, AsyncPostgresLockService),
     (Lease, AsyncLease),
     (LeaseGroup, AsyncLeaseGroup),
     (LockService, AsyncLockService),
@@ -89,6 +91,8 @@ def test_twins_have_equal_signatures(sync: type, asynchronous: type) -> None:
         (AsyncLockService, AsyncRedlockService),
         (LockService, ZooKeeperLockService),
         (AsyncLockService, AsyncZooKeeperLockService),
+        (LockService, PostgresLockService),
+        (AsyncLockService, AsyncPostgresLockService),
     ],
 )
 def test_a_service_has_the_protocol_s_signatures(protocol: type, service: type) -> None:

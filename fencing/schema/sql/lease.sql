@@ -217,6 +217,7 @@ AS $fencing$
 DECLARE
     v_lease fencing.lease;
     v_now   timestamptz;
+    v_crowd boolean;
     v_first text;
 BEGIN
     PERFORM fencing.begin_lease(p_wait_ms);
@@ -234,7 +235,8 @@ BEGIN
     END IF;
     v_lease := fencing.lock_lease(p_resource);
     v_now := clock_timestamp();
-    IF EXISTS (SELECT FROM fencing.waiter AS w WHERE w.resource = p_resource) THEN
+    v_crowd := EXISTS (SELECT FROM fencing.waiter AS w WHERE w.resource = p_resource);
+    IF v_crowd THEN
         IF EXISTS (SELECT FROM fencing.waiter AS w WHERE w.holder = p_holder AND w.given_up) THEN
             state := 'gone';
             RETURN;
@@ -254,8 +256,9 @@ BEGIN
     ELSE
         SELECT g.state, g.token INTO state, token
             FROM fencing.grant_lease(v_lease, p_holder, p_owner, p_ttl_ms, p_floor) AS g;
-        IF v_first = p_holder THEN
-            DELETE FROM fencing.waiter AS w WHERE w.holder = p_holder;
+        IF v_crowd THEN
+            DELETE FROM fencing.waiter AS w
+                WHERE w.resource = p_resource AND (w.holder = p_holder OR w.gone_at < v_now);
         END IF;
         RETURN;
     END IF;

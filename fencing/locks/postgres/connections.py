@@ -1,0 +1,252 @@
+"""Connections of a lock service's own: a few, made when they are needed, each for one request."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import threading
+import weakref
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import TransactionStatus
+
+from fencing.clock import now
+from fencing.core.slots import Slots
+from fencing.locks.postgres.wire import Statement, exchange, exchange_async, is_alive
+from fencing.schema import names
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+__all__ = ["AsyncConnections", "Connections", "Link"]
+
+_MEET = Statement(f"{names.IDENTITY}, pg_catalog.pg_backend_pid()")
+
+
+class Link:
+    """One connection, and what is known of where it leads.
+
+    Attributes:
+        pgconn: libpq's connection.
+        database: Which database it is, as ``fencing.identity()`` tells it.
+        pooled: Whether a pooler stands in between, which may give every request another session.
+        begins: Whether a transaction has to be begun by hand, since the role's default is not
+            READ COMMITTED, or read-only.
+    """
+
+    def __init__(self, connection: Any) -> None:  # noqa: ANN401 - sync or async
+        self._connection = connection  # which closes it when it is collected
+        self.pgconn = connection.pgconn
+        self.database = ""
+        self.pooled = False
+        self.begins = False
+        self.prepared: set[bytes] = set()
+
+    def met(self, rows: list[tuple[str | None, ...]]) -> None:
+        """Note what was answered to the first question."""
+        self.database = rows[0][0] or ""
+        # A pooler tells its clients process numbers of its own.
+        self.pooled = rows[0][1] != str(self.pgconn.backend_pid)
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can be used for another request."""
+        return bool(self.pgconn.transaction_status == TransactionStatus.IDLE)
+
+    def close(self) -> None:
+        """Close it, whatever it is doing."""
+        self.pgconn.finish()
+
+
+class _Connections:
+    """What both kinds have in common.
+
+    Args:
+        source: An address as libpq reads it, or a function that connects.
+        capacity: How many may be open at a time, besides the one to listen on.
+    """
+
+    def __init__(self, source: Any, capacity: int) -> None:  # noqa: ANN401 - a Source of either kind
+        self._source = source
+        self._capacity = capacity
+        self._left: list[Link] = []
+        self._idle: list[Link] = []
+        self.slots = Slots(capacity)
+        _all.add(self)
+
+    def forget(self) -> None:
+        """Leave the connections to the parent process, in a forked child."""
+        # Kept, since closing them would say goodbye to the server in the parent's name.
+        self._left += self._idle
+        self._idle = []
+        self.slots = Slots(self._capacity)
+
+    def close_idle(self) -> None:
+        """Close those that nobody uses."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def _take(self) -> Link | None:
+        while self._idle:
+            link = self._idle.pop()
+            if is_alive(link.pgconn):
+                return link
+            link.close()
+        return None
+
+    def _keep(self, link: Link) -> None:
+        if link.usable:
+            self._idle.append(link)
+        else:
+            link.close()
+
+    def _options(self, end: float) -> dict[str, Any]:
+        options: dict[str, Any] = {"autocommit": True}
+        given = conninfo_to_dict(self._source)
+        if "connect_timeout" not in given:
+            # Less than two seconds is none at all to libpq; who waits does not wait so long.
+            options["connect_timeout"] = max(2, math.ceil(end - now()))
+        if "application_name" not in given:
+            options["fallback_application_name"] = "fencing locks"
+        return options
+
+
+_all: weakref.WeakSet[_Connections] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    for connections in list(_all):
+        connections.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)
+
+
+class _Connecting:
+    """A connection being made, in a thread that nobody has to wait for.
+
+    libpq resolves names and waits for servers without heeding anybody's deadline.
+    """
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self._lock = threading.Lock()
+        self._given_up = False
+        self._connection: psycopg.Connection[Any] | None = None
+        self._failure: BaseException | None = None
+
+    def run(self, connect: Any) -> None:  # noqa: ANN401 - a function that connects
+        """Connect; in the thread."""
+        connection = failure = None
+        try:
+            connection = connect()
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            failure = error
+        with self._lock:
+            self._connection, self._failure = connection, failure
+            if self._given_up and connection is not None:
+                connection.close()
+        self._done.set()
+
+    def result(self, end: float) -> psycopg.Connection[Any]:
+        """The connection; TimeoutError if it is not there by a moment of the clock."""
+        try:
+            self._done.wait(max(0.0, end - now()))
+        finally:
+            with self._lock:
+                self._given_up = not self._done.is_set()
+                late = self._given_up and self._connection is None and self._failure is None
+        if late:
+            raise TimeoutError
+        if self._failure is not None:
+            raise self._failure
+        assert self._connection is not None  # noqa: S101 - one of both
+        return self._connection
+
+
+class Connections(_Connections):
+    """Connections for threads."""
+
+    @contextmanager
+    def link(self, end: float) -> Iterator[Link]:
+        """A connection, for one request.
+
+        Args:
+            end: How long to wait for it: a moment of :func:`fencing.clock.now`, in seconds.
+
+        Raises:
+            NoSlotError: All were in use.
+            TimeoutError: The server was not reached in time.
+            psycopg.Error: The server refused.
+        """
+        with self.slots.slot(end):
+            link = self._take() or self.connect(end)
+            try:
+                yield link
+            finally:
+                self._keep(link)
+
+    def connect(self, end: float) -> Link:
+        """A new connection; see :meth:`link`."""
+        attempt = _Connecting()
+        threading.Thread(
+            target=attempt.run, args=(lambda: self._connect(end),), daemon=True
+        ).start()
+        link = Link(attempt.result(end))
+        try:
+            link.met(exchange(link.pgconn, _MEET, [], end))
+        except BaseException:
+            link.close()
+            raise
+        return link
+
+    def _connect(self, end: float) -> psycopg.Connection[Any]:
+        if isinstance(self._source, str):
+            return psycopg.connect(self._source, **self._options(end))
+        made: psycopg.Connection[Any] = self._source()
+        return made
+
+
+class AsyncConnections(_Connections):
+    """:class:`Connections` for asyncio; those of an event loop that is over are closed."""
+
+    def __init__(self, source: Any, capacity: int) -> None:  # noqa: ANN401 - as its base has it
+        super().__init__(source, capacity)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @asynccontextmanager
+    async def link(self, end: float) -> AsyncIterator[Link]:
+        """See :meth:`Connections.link`."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            if self._loop is not None and self._loop.is_closed():
+                self.slots = Slots(self._capacity)
+            self._loop = loop
+        async with self.slots.aslot(end):
+            link = self._take() or await self.connect(end)
+            try:
+                yield link
+            finally:
+                self._keep(link)
+
+    async def connect(self, end: float) -> Link:
+        """See :meth:`Connections.connect`."""
+        async with asyncio.timeout(max(0.0, end - now())):
+            if isinstance(self._source, str):
+                connection = await psycopg.AsyncConnection.connect(
+                    self._source, **self._options(end)
+                )
+            else:
+                connection = await self._source()
+        link = Link(connection)
+        try:
+            link.met(await exchange_async(link.pgconn, _MEET, [], end))
+        except BaseException:
+            link.close()
+            raise
+        return link

@@ -1,0 +1,111 @@
+"""The PostgreSQL lock services keep the contract, also when things go wrong."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from fencing.locks.postgres import AsyncPostgresLockService, PostgresLockService
+from tests.contract.facade import ThreadedLocks
+from tests.contract.faults import FaultContract
+from tests.contract.suite import BadInputContract, LockServiceContract
+from tests.contract.test_redis_faults import RedisFaults
+from tests.support.databases import plain_url
+from tests.support.proxy import TcpProxy
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+KINDS = ["sync", "async"]
+
+
+class Backdoor:
+    """What a test does to the database behind the service's back."""
+
+    def __init__(self, url: str, proxy: TcpProxy) -> None:
+        self.url = plain_url(url)
+        self.proxy = proxy
+
+    def drop(self, resource: str) -> None:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            done = connection.execute(
+                "UPDATE fencing.lease SET expires_at = '-infinity', holder = '' "
+                "WHERE resource = %s AND holder <> ''",
+                [resource],
+            )
+            assert done.rowcount == 1
+
+    def asked(self) -> int:
+        # Each request ends with one, prepared or not.
+        return self.proxy.commands("S", "Q")
+
+
+@contextlib.asynccontextmanager
+async def service(kind: str, url: str) -> AsyncIterator[Any]:
+    if kind == "sync":
+        with PostgresLockService(url) as locks:
+            yield ThreadedLocks(locks)
+    else:
+        async with AsyncPostgresLockService(url) as locks:
+            yield locks
+
+
+class OnPostgres:
+    """One server, behind a proxy that counts."""
+
+    @pytest.fixture
+    def proxy(self, fenced_database: str) -> Iterator[TcpProxy]:
+        with TcpProxy.to(fenced_database) as proxy:
+            yield proxy
+
+    @pytest.fixture
+    async def locks(self, kind: str, proxy: TcpProxy) -> AsyncIterator[Any]:
+        async with service(kind, proxy.url) as locks:
+            yield locks
+
+    @pytest.fixture
+    def backdoor(self, fenced_database: str, proxy: TcpProxy) -> Backdoor:
+        return Backdoor(fenced_database, proxy)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestPostgres(OnPostgres, LockServiceContract):
+    pass
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestBadInput(OnPostgres, BadInputContract):
+    pass
+
+
+class PostgresFaults(RedisFaults):
+    """Likewise; every request of a service calls a function of schema fencing."""
+
+    REQUEST = b"CAST($"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestFaults(FaultContract):
+    @pytest.fixture
+    def proxy(self, fenced_database: str) -> Iterator[TcpProxy]:
+        with TcpProxy.to(fenced_database) as proxy:
+            yield proxy
+
+    @pytest.fixture
+    def faults(self, proxy: TcpProxy) -> PostgresFaults:
+        return PostgresFaults(proxy)
+
+    @pytest.fixture
+    async def others(self, fenced_database: str) -> AsyncIterator[Any]:
+        async with AsyncPostgresLockService(fenced_database) as others:
+            yield others
+
+    @pytest.fixture
+    async def locks(self, kind: str, proxy: TcpProxy) -> AsyncIterator[Any]:
+        """It is connected."""
+        async with service(kind, proxy.url) as locks:
+            await locks.inspect("warm up")
+            yield locks
