@@ -66,8 +66,16 @@ _KINDS = {
 def connect(url: str, **settings: Any) -> LockService:  # noqa: ANN401 - the service's own
     """The lock service at an address; nothing is sent yet, unless a cluster has to be found.
 
+    =======================================  ===============================================
+    ``postgresql://user@host/database``      PostgreSQL itself, with schema ``fencing``; also
+                                             ``postgres://`` and ``postgresql+psycopg://``
+    ``redis://host:6379/0``, ``rediss://``   one Redis, without and with TLS
+    ``unix:///run/redis.sock``               one Redis
+    ``redlock://h1:6379,h2:6379,h3:6379/0``  a majority of nodes; ``redlocks://`` with TLS
+    ``etcd://host:2379,host2:2379/``         an etcd; ``etcds://`` with TLS
     ``zookeeper://h1:2181,h2:2181/chroot``   a ZooKeeper ensemble; ``zk://`` is the same
-    =======================================  ========================================
+    =======================================  ===============================================
+
     Args:
         url: The address. What follows its scheme is the service's own; see its ``from_url``.
         **settings: For the service, ``namespace`` for instance; see there.

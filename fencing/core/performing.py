@@ -15,6 +15,7 @@ from fencing.core.plan import (
     AskMark,
     Evict,
     GiveBack,
+    Identify,
     Lock,
     LockTogether,
     RaiseToken,
@@ -83,6 +84,13 @@ class PlannedAdmissions(Protocol):
     def mark(self, resource: str) -> int | None:
         """The resource's high-water mark; ``None`` when nothing was ever admitted."""
 
+    def identity(self, expected: str) -> str:
+        """Which database this is, as ``fencing.identity()`` tells it; empty if it does not tell.
+
+        Args:
+            expected: What a lease was admitted in: it is asked again for one not known yet.
+        """
+
 
 class AsyncPlannedAdmissions(Protocol):
     """:class:`PlannedAdmissions` for asyncio."""
@@ -95,6 +103,9 @@ class AsyncPlannedAdmissions(Protocol):
 
     async def amark(self, resource: str) -> int | None:
         """See :meth:`PlannedAdmissions.mark`."""
+
+    async def aidentity(self, expected: str) -> str:
+        """See :meth:`PlannedAdmissions.identity`."""
 
 
 def perform(
@@ -147,6 +158,9 @@ def _perform_step(step: Step, locks: LockService) -> object:
         case Admit(database, lease, until):
             sync = database.admissions
             sync.admit(lease, until)
+        case Identify(database, expected):
+            sync = database.admissions
+            return sync.identity(expected)
         case Evict(database, lease, since, until):
             sync = database.admissions
             return _told(lease, sync.evict(lease, since, until))
@@ -226,6 +240,9 @@ async def _perform_step_async(step: Step, locks: AsyncLockService) -> object:
         case Admit(database, lease, until):
             asynchronous = database.admissions
             await asynchronous.aadmit(lease, until)
+        case Identify(database, expected):
+            asynchronous = database.admissions
+            return await asynchronous.aidentity(expected)
         case Evict(database, lease, since, until):
             asynchronous = database.admissions
             return _told(lease, await asynchronous.aevict(lease, since, until))

@@ -12,6 +12,10 @@ write, and what we read could be overwritten by one that was never refused. A da
 is ahead of the lock service is the sign that the latter has lost its counter (a flush, an
 eviction, a failover, a restored backup); raising it heals that for everyone.
 
+A lock service that is a database itself has admitted its lease as it granted it; where that is one
+of the guard's own, as its identity tells, nothing is left to be admitted. Were the identity to
+deceive, the database would refuse the lease's first transaction.
+
 Plans do no I/O. They yield steps, which :mod:`fencing.core.performing` performs; the outcome is
 sent back, an exception thrown back.
 """
@@ -41,8 +45,9 @@ if TYPE_CHECKING:
     from fencing.request import AcquireRequest
 
 __all__ = [
-    "MAX_LOCKS", "RENEW_BELOW", "Admit", "AskMark", "Evict", "GiveBack", "Lock", "LockTogether",
-    "OvertakenError", "Plan", "PlanOfAll", "PlannedDatabase", "RaiseToken", "Renew", "Step",
+    "MAX_LOCKS", "RENEW_BELOW", "Admit", "AskMark", "Evict", "GiveBack", "Identify", "Lock",
+    "LockTogether", "OvertakenError", "Plan", "PlanOfAll", "PlannedDatabase", "RaiseToken", "Renew",
+    "Step",
     "acquire_admitted", "admit_everywhere", "admit_lease", "not_granted", "refuse_own_leftovers",
     "remainder", "renew_if_little_is_left",
 ]  # fmt: skip
@@ -135,6 +140,17 @@ class Admit:
 
 
 @dataclass(frozen=True, slots=True)
+class Identify:
+    """Tell which database this is, in a word; the outcome is empty if it does not tell.
+
+    ``expected`` is what the lease was admitted in: who remembers another may look again.
+    """
+
+    database: PlannedDatabase
+    expected: str
+
+
+@dataclass(frozen=True, slots=True)
 class Evict:
     """End the backends that keep the lease's admission waiting under an older token.
 
@@ -170,7 +186,7 @@ class GiveBack:
     lease: BaseLease
 
 
-Step = Lock | LockTogether | AskMark | Admit | Evict | RaiseToken | Renew | GiveBack
+Step = Lock | LockTogether | AskMark | Admit | Identify | Evict | RaiseToken | Renew | GiveBack
 Plan = Generator[Step, Any, "BaseLease | None"]
 PlanOfAll = Generator[Step, Any, "list[BaseLease]"]
 
@@ -273,7 +289,7 @@ def admit_lease(
     """
     lease.raise_if_over()
     try:
-        yield from _admit_in_each(lease, databases, math.inf, clock, evict_after)
+        yield from _admit_in_each(lease, databases, math.inf, clock, evict_after, is_new=False)
     except OvertakenError as overtaken:
         if overtaken.stale is not None:
             raise overtaken.stale from None
@@ -312,11 +328,14 @@ def _admit_in_each(
     deadline: float,
     clock: Callable[[], float],
     evict_after: float | None,
+    *,
+    is_new: bool = True,
 ) -> Generator[Step, Any, None]:
-    if len(databases) > 1 and not lease.admitted:
+    others = yield from _left_to_admit(lease, databases)
+    if (len(others) > 1 or len(others) < len(databases)) and not lease.admitted:
         # Once admitted anywhere its token is final, so it has to be above every mark first.
         highest = 0
-        for database in databases:
+        for database in others:
             mark: int | None = yield AskMark(database, lease.resource)
             highest = max(highest, mark or 0)
         if highest >= lease.token:
@@ -324,8 +343,25 @@ def _admit_in_each(
                 resource=lease.resource, token=lease.token, current_token=highest
             )
             yield from _raise_token(lease, highest, stale)
-    for database in databases:
+    if len(others) < len(databases):
+        lease.note_admitted()
+    # One that was granted some time ago may have been overtaken since: the database tells.
+    for database in others if is_new else databases:
         yield from _admit_healing(database, lease, deadline, clock, evict_after)
+
+
+def _left_to_admit(
+    lease: BaseLease, databases: Sequence[PlannedDatabase]
+) -> Generator[Step, Any, Sequence[PlannedDatabase]]:
+    """The databases that have not admitted the lease as it was granted."""
+    if not lease.admitted_in:
+        return databases
+    others: list[PlannedDatabase] = []
+    for database in databases:
+        identity: str = yield Identify(database, lease.admitted_in)
+        if identity != lease.admitted_in:
+            others.append(database)
+    return others
 
 
 def renew_if_little_is_left(

@@ -15,8 +15,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import greenlet_spawn
 
 from fencing.clock import now
+from fencing.core.identity import KnownIdentity
 from fencing.core.slots import NoSlotError, Slots
-from fencing.schema.names import ADMISSION_ISOLATION, ADMIT, EVICT, MARK
+from fencing.schema.names import ADMISSION_ISOLATION, ADMIT, EVICT, IDENTITY, MARK
 from fencing.schema.refusals import Refusal
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Admissions:
         )
         self._autocommit_suffices = True
         self._slots = Slots(_capacity(self._root))
+        self._known = KnownIdentity()
 
     def admit(self, lease: BaseLease, until: float) -> None:
         """Commit a lease's token as its resource's high-water mark.
@@ -142,6 +144,24 @@ class Admissions:
                 return await greenlet_spawn(self._mark, resource)
         except NoSlotError as error:
             raise error.as_error(resource) from error
+
+    def identity(self, expected: str) -> str:
+        """Which database this is; see :class:`fencing.core.performing.PlannedAdmissions`."""
+        if not self._known.answers(expected):
+            row = self.ask(IDENTITY, {})
+            if row is None:
+                return ""
+            self._known.note(str(row[0]), expected)
+        return self._known.told
+
+    async def aidentity(self, expected: str) -> str:
+        """:meth:`identity` for an async engine."""
+        if not self._known.answers(expected):
+            row = await self.aask(IDENTITY, {})
+            if row is None:
+                return ""
+            self._known.note(str(row[0]), expected)
+        return self._known.told
 
     def mark_at_once(self, resource: str) -> int | None:
         """The mark, if it can be asked for without waiting for a connection; else ``None``.

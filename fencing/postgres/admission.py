@@ -13,6 +13,7 @@ from fencing.lease import BaseLease
 from fencing.postgres.statements import (
     ADMIT,
     EVICT,
+    IDENTITY,
     MARK,
     async_cursor,
     check_connection,
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from fencing.postgres.statements import AnyConnection
 
 __all__ = [
-    "admit", "evict", "evict_async", "read_mark", "read_mark_async", "send_admission",
-    "send_admission_async",
+    "admit", "evict", "evict_async", "read_identity", "read_identity_async", "read_mark",
+    "read_mark_async", "send_admission", "send_admission_async",
 ]  # fmt: skip
 
 # A single statement has the isolation level and the mode that the session has by default.
@@ -153,6 +154,28 @@ async def send_admission_async(
             await sent.execute(b"COMMIT")
         except psycopg.Error as error:
             _raise_typed(error, lease)
+
+
+def read_identity(connection: psycopg.Connection[Any]) -> str:
+    """Which database it is, asked for on an idle connection; empty if it does not tell."""
+    with _autocommit(connection), cursor(connection) as asked:
+        try:
+            return _identity(asked.execute(IDENTITY).fetchone())
+        except psycopg.ProgrammingError:
+            return ""  # an older schema, or a role without the right
+
+
+async def read_identity_async(connection: psycopg.AsyncConnection[Any]) -> str:
+    """See :func:`read_identity`."""
+    async with _autocommit_async(connection), async_cursor(connection) as asked:
+        try:
+            return _identity(await (await asked.execute(IDENTITY)).fetchone())
+        except psycopg.ProgrammingError:
+            return ""
+
+
+def _identity(row: tuple[Any, ...] | None) -> str:
+    return "" if row is None else str(row[0])
 
 
 def read_mark(connection: psycopg.Connection[Any], resource: str) -> int | None:

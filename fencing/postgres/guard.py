@@ -11,6 +11,7 @@ import psycopg
 from fencing.clock import now
 from fencing.core.acquiring_all import AcquiresAll, AsyncAcquiresAll
 from fencing.core.held import Held, enter_again, enter_again_async
+from fencing.core.identity import KnownIdentity
 from fencing.core.performing import hand_out_nothing, perform, perform_async
 from fencing.core.plan import acquire_admitted, admit_lease, not_granted
 from fencing.core.several import acquire_several
@@ -21,6 +22,8 @@ from fencing.lease import AsyncLease, BaseLease, Lease
 from fencing.postgres.admission import (
     evict,
     evict_async,
+    read_identity,
+    read_identity_async,
     read_mark,
     read_mark_async,
     send_admission,
@@ -89,6 +92,7 @@ class BaseDatabase:
     def __init__(self, source: object, name: str) -> None:
         self.source = source
         self.name = name
+        self.known = KnownIdentity()
 
     @property
     def presentations(self) -> Self:
@@ -136,6 +140,12 @@ class Database(BaseDatabase):
         return self._do(
             lambda connection: read_mark(connection, resource), resource, now() + _GRACE
         )
+
+    def identity(self, expected: str) -> str:
+        """See :meth:`fencing.core.performing.PlannedAdmissions.identity`."""
+        if not self.known.answers(expected):
+            self.known.note(self._do(read_identity, "", now() + _GRACE), expected)
+        return self.known.told
 
     def verify(self, metadata: object) -> Verification:
         """Verify its guards, on one connection more than admissions may have."""
@@ -189,6 +199,12 @@ class AsyncDatabase(BaseDatabase):
         return await self._do(
             lambda connection: read_mark_async(connection, resource), resource, now() + _GRACE
         )
+
+    async def aidentity(self, expected: str) -> str:
+        """See :meth:`fencing.core.performing.PlannedAdmissions.identity`."""
+        if not self.known.answers(expected):
+            self.known.note(await self._do(read_identity_async, "", now() + _GRACE), expected)
+        return self.known.told
 
     async def averify(self, metadata: object) -> Verification:
         """See :meth:`Database.verify`."""

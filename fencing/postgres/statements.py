@@ -19,7 +19,7 @@ from fencing.lease import BaseLease
 from fencing.schema import names
 
 __all__ = [
-    "ADMIT", "ENTER", "EVICT", "MARK", "AnyConnection", "async_cursor", "begun",
+    "ADMIT", "ENTER", "EVICT", "IDENTITY", "MARK", "AnyConnection", "async_cursor", "begun",
     "check_connection", "check_leases", "cursor", "is_idle", "is_in_pipeline", "named",
     "raise_if_unfit", "stamp_of",
 ]  # fmt: skip
@@ -35,6 +35,7 @@ def named(statement: str) -> bytes:
 ADMIT = named(names.ADMIT)
 ENTER = named(names.ENTER)
 EVICT = named(names.EVICT)
+IDENTITY = named(names.IDENTITY)
 MARK = named(names.MARK)
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from fencing import FencingError, Guard, Lease, RedisLockService
+from fencing import FencingError, Guard, Lease, connect
 from tests.support.bank import Account, before_each_entry
 
 if TYPE_CHECKING:
@@ -30,9 +30,10 @@ LARGE_RESULT = text("SELECT repeat('x', 1000) FROM generate_series(1, 500000)") 
 
 @contextmanager
 def guarding(redis_url: str, namespace: str, url: str) -> Iterator[tuple[Guard, Engine]]:
-    """A guard over the real services, closed at the end."""
+    """A guard over the real services, closed at the end; a lock service of any kind."""
     engine = create_engine(url)
-    with Guard(RedisLockService.from_url(redis_url, namespace=namespace), engine) as guard:
+    settings = {"namespace": namespace} if namespace else {}
+    with Guard(connect(redis_url, **settings), engine) as guard:
         yield guard, engine
     engine.dispose()
 

@@ -195,7 +195,7 @@ class _Acquiring:
                 return None
             admitted_in = reply.database
         if call.at < trust_ends(reply.asked_at, ttl):
-            return Grant(drawn, reply.asked_at, admitted_in=admitted_in)
+            return Grant(drawn, reply.asked_at, repeated=call.repeated, admitted_in=admitted_in)
         self.too_late += 1
         if self.too_late == TOO_LATE or call.at >= self.deadline:
             raise self.granted_too_late(reply)
@@ -307,7 +307,14 @@ def acquire_all(
         for request in requests:
             _, state, token, *_ = rows[request.resource]
             admitted_in = reply.database if state == "granted" else ""
-            grants.append(Grant(call.token_in(token), reply.asked_at, admitted_in=admitted_in))
+            grants.append(
+                Grant(
+                    call.token_in(token),
+                    reply.asked_at,
+                    repeated=call.repeated,
+                    admitted_in=admitted_in,
+                )
+            )
         return grants  # noqa: TRY300 - what is wrong with the answer is cleaned up after
     except GeneratorExit:
         raise

@@ -170,7 +170,11 @@ def release(lease: BaseLease, *, started_at: float) -> Steps[None]:
     lease.note_releasing()
     try:
         reply = yield from call.ask(
-            RELEASE, resource=lease.resource, holder=lease.holder, give_up=False
+            RELEASE,
+            resource=lease.resource,
+            holder=lease.holder,
+            # An early request to acquire it may still be on its way.
+            give_up=lease.asked_again,
         )
     except GeneratorExit:
         raise
