@@ -89,6 +89,8 @@ class PostgresFaults(RedisFaults):
 
 @pytest.mark.parametrize("kind", KINDS)
 class TestFaults(FaultContract):
+    refuses_late_requests = True
+
     @pytest.fixture
     def proxy(self, fenced_database: str) -> Iterator[TcpProxy]:
         with TcpProxy.to(fenced_database) as proxy:
