@@ -114,7 +114,7 @@ AS $fencing$
 DECLARE
     v_linux   boolean := strpos(version(), 'linux') > 0;
     -- From version 17 one limit is enough. Before, two that begin anew with each statement.
-    v_names   text[] := CASE WHEN p_left IS NULL THEN ARRAY[]::text[]
+    v_names   text[] := CASE WHEN p_left IS NULL THEN CAST(ARRAY[] AS text[])
         WHEN current_setting('transaction_timeout', true) IS NULL
         THEN ARRAY['idle_in_transaction_session_timeout', 'statement_timeout']
         ELSE ARRAY['transaction_timeout'] END;
