@@ -148,20 +148,22 @@ class TestFaults(FaultContract):
         return locks
 
 
-class TestFaultsOfLeases(TestFaults):
+class TestFaultsOfLeases:
     """The same, where it is the etcd lease of which nothing is heard."""
+
+    counts_from_one = TestFaults.counts_from_one
+    refuses_late_requests = TestFaults.refuses_late_requests
+    late, others, locks = TestFaults.late, TestFaults.others, TestFaults.locks
 
     @pytest.fixture
     def faults(self, proxy: TcpProxy) -> EtcdFaults:
         return EtcdFaults(proxy, b"/v3/lease/")
 
-
-# What asks for no etcd lease does not meet those faults.
-for _name in (
-    "test_release_tries_again",
-    "test_healing_tries_again",
-    "test_looking_tries_again",
-    "test_a_release_that_arrives_late_takes_nothing_from_another",
-    "test_healing_that_stays_unknown_can_still_be_released",
-):
-    setattr(TestFaultsOfLeases, _name, None)
+    test_acquire = FaultContract.test_acquire_tries_again
+    test_acquire_all = FaultContract.test_acquire_all_tries_again
+    test_renew = FaultContract.test_renew_tries_again
+    test_late_renewal = FaultContract.test_a_renewal_that_arrives_late_gives_nothing_back
+    test_late_acquire = FaultContract.test_an_acquire_that_arrives_after_the_release_takes_nothing
+    test_late_waiter = (
+        FaultContract.test_an_acquire_that_is_delivered_while_it_waits_leaves_no_place_behind
+    )
