@@ -68,6 +68,8 @@ def test_a_page_runs_from_top_to_bottom(
     monkeypatch.setenv("FENCING_DATABASE_URL", fenced_database)
     if "FENCING_ZOOKEEPER_URL" in page.read_text("utf-8"):
         monkeypatch.setenv("FENCING_ZOOKEEPER_URL", request.getfixturevalue("zookeeper_url"))
+    if "FENCING_ETCD_URL" in page.read_text("utf-8"):
+        monkeypatch.setenv("FENCING_ETCD_URL", request.getfixturevalue("etcd_url"))
     with bank(fenced_database) as url:
         monkeypatch.setenv("BANK_URL", url)
         run_page(page, tmp_path, monkeypatch)

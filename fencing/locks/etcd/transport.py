@@ -151,6 +151,7 @@ class Transport(_Way):
         asked_at = now()
         status, answer = self._post(path, content, end)
         if self.address.user and is_stale_token(status, answer):
+            self._token = ""  # with one that it does not know etcd may refuse even to authenticate
             self.note_token(*self._post("auth/authenticate", self.credentials, end))
             asked_at = now()
             status, answer = self._post(path, content, end)
@@ -245,6 +246,7 @@ class AsyncTransport(_Way):
         asked_at = now()
         status, answer = await self._post(path, content, end)
         if self.address.user and is_stale_token(status, answer):
+            self._token = ""  # with one that it does not know etcd may refuse even to authenticate
             self.note_token(*await self._post("auth/authenticate", self.credentials, end))
             asked_at = now()
             status, answer = await self._post(path, content, end)

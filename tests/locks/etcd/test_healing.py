@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from fencing import EtcdLockService, Guard, LeaseLostError, StaleFenceError
 from tests.support.bank import Account, Bank
-from tests.support.banking import own_bank as own_bank
+from tests.support.banking import *  # noqa: F403 - pytest collects fixtures by name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

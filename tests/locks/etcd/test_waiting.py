@@ -29,7 +29,7 @@ def places_of(url: str, namespace: str, resource: str) -> int:
 
 async def until_waiting(locks: Any, resource: str, waiters: int) -> None:
     async with asyncio.timeout(20):
-        while (await locks.inspect(resource)).waiters < waiters:
+        while (await locks.inspect(resource)).waiters < waiters:  # noqa: ASYNC110 - of others
             await asyncio.sleep(0.01)
 
 
@@ -96,10 +96,9 @@ async def test_two_hundred_tasks_wait_in_turn(etcd_url, etcd_namespace):
 
 async def test_a_waiter_whose_time_is_up_leaves_no_place(locks, others):
     async with others.acquire("r", ttl=30, owner="the holder") as held:
-        with pytest.raises(
-            LockNotAcquiredError, match=f"the holder .token {held.token}."
-        ) as caught:
+        with pytest.raises(LockNotAcquiredError, match="the holder") as caught:
             await locks.acquire("r", blocking_timeout=0.3)
+        assert f"(token {held.token})" in str(caught.value)
         assert caught.value.waited >= 0.3
         assert (await others.inspect("r")).waiters == 0
 
@@ -140,9 +139,11 @@ async def test_a_cancellation_while_nothing_is_heard_leaves_nothing_behind(
 
 
 async def waits(parent: Parent, url: str, namespace: str) -> None:
-    async with AsyncEtcdLockService.from_url(url, namespace=namespace) as locks:
-        async with locks.acquire("r", ttl=3600):
-            parent.report("acquired")
+    async with (
+        AsyncEtcdLockService.from_url(url, namespace=namespace) as locks,
+        locks.acquire("r", ttl=3600),
+    ):
+        parent.report("acquired")
 
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["killed", "stopped"])
