@@ -13,7 +13,7 @@ from fencing.embedded import ValkeyProcess
 from fencing.embedded.places import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -59,20 +59,25 @@ class ValkeyCluster:
         nodes: How many primaries.
         replicas: How many replicas each of them has.
         spare: How many members have no slots and replicate nobody.
+        settings: Further command-line arguments of each, for other settings.
 
     Attributes:
         nodes: All servers: the first primaries, then their replicas, in the order of the primaries,
             then those to spare. Failovers may change the roles.
     """
 
-    def __init__(self, nodes: int, *, replicas: int = 0, spare: int = 0) -> None:
+    def __init__(
+        self, nodes: int, *, replicas: int = 0, spare: int = 0, settings: Sequence[str] = ()
+    ) -> None:
         self._stack = contextlib.ExitStack()
         self._primaries = nodes
         self._replicas = replicas
         count = nodes * (1 + replicas) + spare
         self._buses = [free_port() for _ in range(count)]
         self.nodes = [
-            ValkeyProcess("--cluster-enabled", "yes", "--cluster-port", str(bus), *SETTINGS)
+            ValkeyProcess(
+                "--cluster-enabled", "yes", "--cluster-port", str(bus), *SETTINGS, *settings
+            )
             for bus in self._buses
         ]
 
@@ -122,14 +127,6 @@ class ValkeyCluster:
                 if first <= slot <= last and me in names and primary == (me == names[0]):
                     return node
         raise LookupError(slot)
-
-    def another(self, *nodes: ValkeyProcess) -> ValkeyProcess:
-        """A primary with slots that is none of these."""
-        return next(
-            node
-            for node in self.nodes[: self._primaries]
-            if node not in nodes and node.pid is not None
-        )
 
     def await_in_step(self, replica: ValkeyProcess) -> None:
         """Wait until a replica is linked to its primary and has all that it has written."""

@@ -67,6 +67,16 @@ class Watched:
         settings = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
         self.servers = [ValkeyProcess(*settings) for _ in range(1 + replicas)]
         self.sentinels: list[SentinelProcess] = []
+        self._hanging: set[int] = set()
+
+    @property
+    def _answering(self) -> list[SentinelProcess]:
+        return [each for n, each in enumerate(self.sentinels) if n not in self._hanging]
+
+    def hang(self, number: int) -> None:
+        """Let a Sentinel hang from now on."""
+        self._hanging.add(number)
+        self.sentinels[number].suspend()
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -86,22 +96,9 @@ class Watched:
 
     @property
     def primary(self) -> ValkeyProcess:
-        """The primary that the first running Sentinel names."""
-        sentinel = next(sentinel for sentinel in self.sentinels if sentinel.pid is not None)
-        _, port = self.ask(sentinel, "SENTINEL GET-MASTER-ADDR-BY-NAME", SERVICE)
+        """The primary that the Sentinels name."""
+        _, port = self.ask(self._answering[0], "SENTINEL GET-MASTER-ADDR-BY-NAME", SERVICE)
         return next(server for server in self.servers if server.port == int(port))
-
-    @property
-    def replicas(self) -> list[ValkeyProcess]:
-        """The running servers that are not the primary."""
-        primary = self.primary
-        return [each for each in self.servers if each is not primary and each.pid is not None]
-
-    def fail_over(self) -> None:
-        """Have another primary chosen, and wait until there is."""
-        old = self.primary
-        self.ask(self.sentinels[0], "SENTINEL FAILOVER", SERVICE)
-        self.await_another(old)
 
     def await_another(self, old: ValkeyProcess) -> None:
         """Wait until another server is the primary, and every Sentinel says so."""
@@ -109,14 +106,11 @@ class Watched:
         def named(sentinel: ValkeyProcess) -> int:
             return int(self.ask(sentinel, "SENTINEL GET-MASTER-ADDR-BY-NAME", SERVICE)[1])
 
-        running = [sentinel for sentinel in self.sentinels if sentinel.pid is not None]
-        until(
-            lambda: (
-                len(ports := {named(sentinel) for sentinel in running}) == 1
-                and old.port not in ports
-            ),
-            "there was no failover",
-        )
+        def agreed() -> bool:
+            ports = {named(sentinel) for sentinel in self._answering}
+            return len(ports) == 1 and old.port not in ports
+
+        until(agreed, "there was no failover")
         new = self.primary
         until(lambda: self.ask(new, "ROLE")[0] == b"master", "the new primary is none")
 
@@ -134,8 +128,7 @@ class Watched:
             return states.count("online") >= count
 
         until(linked, "the replicas were not linked")
-        running = [sentinel for sentinel in self.sentinels if sentinel.pid is not None]
-        until(lambda: all(map(known, running)), "the Sentinels did not find all")
+        until(lambda: all(map(known, self._answering)), "the Sentinels did not find all")
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
