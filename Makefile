@@ -15,7 +15,8 @@ PYTEST_ARGS ?= -n auto --maxprocesses 4
 BENCH_ARGS ?=
 # The oldest PostgreSQL that is supported; Debian's postgresql-15 puts it there.
 POSTGRES_15 ?= /usr/lib/postgresql/15/bin
-ON_POSTGRES_15 := schema attacks hooks guard coverage postgres poolers verify retention
+ON_POSTGRES_15 := schema attacks hooks guard coverage postgres poolers verify retention \
+  locks/postgres contract/test_postgres.py
 
 .PHONY: demo test test-oldest test-15 lint types imports check bench format clean
 .DEFAULT_GOAL := help

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-__all__ = ["MAX_BATCH", "Pruned", "forget_receipts", "prunable", "prune"]
+__all__ = ["MAX_BATCH", "Pruned", "forget_leases", "forget_receipts", "prunable", "prune"]
 
 MAX_BATCH = 5000
 """The largest batch: each fence takes a place in the server's table of locks, which is shared."""
@@ -25,6 +25,9 @@ FROM fencing.prune(make_interval(secs => CAST(:seconds AS double precision)), :a
 """
 _FORGET = """
 SELECT fencing.forget_receipts(make_interval(secs => CAST(:seconds AS double precision)))
+"""
+_FORGET_LEASES = """
+SELECT fencing.forget_leases(make_interval(secs => CAST(:seconds AS double precision)))
 """
 _COUNT = """
 SELECT count(*) FILTER (
@@ -99,6 +102,31 @@ def forget_receipts(url: str, older_than: float) -> int:
         FencingUsageError: The age is below an hour, or the schema is of another version.
         sqlalchemy.exc.DBAPIError: The database cannot be reached, or refused.
     """
+    return _forget(_FORGET, url, older_than)
+
+
+def forget_leases(url: str, older_than: float) -> int:
+    """Delete what is left of leases of the lock service in the database that ended long ago.
+
+    Their tokens are kept by their fences, or by the floors of those.
+
+    Args:
+        url: The database, as :func:`prune` takes it.
+        older_than: How long ago they ended, in seconds; at least an hour.
+
+    Returns:
+        How many were deleted.
+
+    Raises:
+        ValueError: The URL cannot be read.
+        GuardNotInstalledError: The database has no schema ``fencing``.
+        FencingUsageError: The age is below an hour, or the schema is of another version.
+        sqlalchemy.exc.DBAPIError: The database cannot be reached, or refused.
+    """
+    return _forget(_FORGET_LEASES, url, older_than)
+
+
+def _forget(statement: str, url: str, older_than: float) -> int:
     from sqlalchemy import text  # noqa: PLC0415 -- `fencing --help` does without
 
     with (
@@ -106,7 +134,7 @@ def forget_receipts(url: str, older_than: float) -> int:
         translated(),
         _checked(engine).begin() as connection,
     ):
-        count: int = connection.execute(text(_FORGET), {"seconds": older_than}).scalar_one()
+        count: int = connection.execute(text(statement), {"seconds": older_than}).scalar_one()
         return count
 
 

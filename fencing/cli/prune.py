@@ -47,7 +47,7 @@ def prune(url: str | None, *, older_than: float, batch: int, dry_run: bool, as_j
     AGE must exceed the life of every lease, and be an hour at least. What a fence kept, the floor
     of its bucket keeps: an older token is refused as before. Runs beside the application; those in
     use are skipped. Stopped, it can be run again, and goes on. Receipts of transactions that old
-    are forgotten as well.
+    are forgotten as well, and what is left of leases in the database itself that ended then.
 
     URL looks like postgresql://owner:password@host:5432/database; default: FENCING_DATABASE_URL.
     """
@@ -81,6 +81,7 @@ def prune(url: str | None, *, older_than: float, batch: int, dry_run: bool, as_j
                 raise
         seconds = time.monotonic() - started
         receipts = administration.forget_receipts(url, older_than)
+        leases = administration.forget_leases(url, older_than)
         _, kept = administration.prunable(url, older_than)
     if as_json:
         click.echo(
@@ -90,6 +91,7 @@ def prune(url: str | None, *, older_than: float, batch: int, dry_run: bool, as_j
                     "busy": busy,
                     "kept": kept,
                     "receipts": receipts,
+                    "leases": leases,
                     "seconds": round(seconds, 3),
                 }
             )
@@ -97,5 +99,7 @@ def prune(url: str | None, *, older_than: float, batch: int, dry_run: bool, as_j
     else:
         click.echo(
             f"{pruned} fences pruned in {seconds:.1f} s; {busy} are in use and stay; "
-            f"{kept} are left." + (f" {receipts} receipts were forgotten." if receipts else "")
+            f"{kept} are left."
+            + (f" {receipts} receipts were forgotten." if receipts else "")
+            + (f" {leases} leases were forgotten." if leases else "")
         )

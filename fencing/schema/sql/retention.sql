@@ -46,6 +46,13 @@ BEGIN
         next := v_fence.resource;
         v_seen := v_seen + 1;
         CONTINUE WHEN v_fence.admitted_at >= v_before;
+        -- A lease of ours that has been kept alive for so long.
+        IF EXISTS (SELECT FROM fencing.lease AS l
+                   WHERE l.resource = v_fence.resource AND l.expires_at > clock_timestamp())
+        THEN
+            busy := busy + 1;
+            CONTINUE;
+        END IF;
         -- Waits for nobody: who uses the fence, or is adding another one to the bucket, goes first.
         IF NOT pg_try_advisory_xact_lock(fencing.lock_key(v_fence.resource)) THEN
             busy := busy + 1;

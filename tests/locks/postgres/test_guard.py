@@ -185,6 +185,12 @@ def test_pruned_fences_and_forgotten_leases_leave_their_tokens_behind(
         assert own_bank.value("SELECT count(*) FROM fencing.lease") == 0
         with locks.acquire("r", ttl=10) as lease:
             assert lease.token == 702
+            own_bank.observer.execute(
+                "UPDATE fencing.fence SET admitted_at = admitted_at - interval '2 days'"
+            )
+            assert own_bank.observer.execute(
+                "SELECT pruned, busy FROM fencing.prune('1 day')"
+            ).fetchone() == (0, 1)
             assert own_bank.value("SELECT fencing.forget_leases('1 day')") == 0
 
 
