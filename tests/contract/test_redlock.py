@@ -11,14 +11,13 @@ import redis
 
 from fencing.embedded import ValkeyProcess
 from fencing.locks.redis.scripts import keys_of
-from fencing.locks.redlock import AsyncRedlockService, RedlockService
-from tests.contract.facade import ThreadedLocks
 from tests.contract.faults import FaultContract
+from tests.contract.redlocks import service
 from tests.contract.suite import BadInputContract, LockServiceContract
 from tests.support.proxy import TcpProxy
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator
 
 SIZE, MAJORITY = 3, 2
 
@@ -32,20 +31,6 @@ def nodes() -> Iterator[list[ValkeyProcess]]:
 @pytest.fixture
 def namespace() -> str:
     return f"test-{uuid.uuid4().hex}"
-
-
-def url_of(nodes: Sequence[Any]) -> str:
-    return f"redlock://{','.join(f'127.0.0.1:{node.port}' for node in nodes)}/0"
-
-
-@contextlib.asynccontextmanager
-async def service(kind: str, url: str, namespace: str, **settings: Any) -> AsyncIterator[Any]:
-    if kind == "sync":
-        with RedlockService.from_url(url, namespace=namespace, **settings) as locks:
-            yield ThreadedLocks(locks)
-    else:
-        async with AsyncRedlockService.from_url(url, namespace=namespace, **settings) as locks:
-            yield locks
 
 
 class Backdoor:
@@ -85,7 +70,7 @@ class ThreeNodes:
     async def locks(
         self, kind: str, nodes: list[ValkeyProcess], namespace: str, backdoor: Backdoor
     ) -> AsyncIterator[Any]:
-        async with service(kind, url_of(nodes), namespace, node_timeout=2.0) as locks:
+        async with service(kind, nodes, namespace, node_timeout=2.0) as locks:
             backdoor.watch((locks.locks if kind == "sync" else locks)._nodes)
             yield locks
 
@@ -193,7 +178,7 @@ class TestFaultsOfAMajority(FaultContract):
 
     @pytest.fixture
     async def others(self, nodes: list[ValkeyProcess], namespace: str) -> AsyncIterator[Any]:
-        async with service("async", url_of(nodes), namespace, node_timeout=2.0) as others:
+        async with service("async", nodes, namespace, node_timeout=2.0) as others:
             yield others
 
     @pytest.fixture
@@ -209,7 +194,7 @@ class TestFaultsOfAMajority(FaultContract):
         lease = await others.acquire("warm up", ttl=60)
         await lease.renew()
         await lease.release()
-        url = url_of([*proxies, *nodes[MAJORITY:]])
-        async with service(kind, url, namespace, node_timeout=1.0) as locks:
+        behind = [*proxies, *nodes[MAJORITY:]]
+        async with service(kind, behind, namespace, node_timeout=1.0) as locks:
             await locks.inspect("warm up")
             yield locks
