@@ -55,6 +55,10 @@ _KINDS = {
     "etcds": _ETCD,
     "redis": _REDIS,
     "rediss": _REDIS,
+    "redis+cluster": _REDIS,
+    "rediss+cluster": _REDIS,
+    "redis+sentinel": _REDIS,
+    "rediss+sentinel": _REDIS,
     "unix": _REDIS,
     "redlock": _REDLOCK,
     "redlocks": _REDLOCK,
@@ -71,6 +75,9 @@ def connect(url: str, **settings: Any) -> LockService:  # noqa: ANN401 - the ser
                                              ``postgres://`` and ``postgresql+psycopg://``
     ``redis://host:6379/0``, ``rediss://``   one Redis, without and with TLS
     ``unix:///run/redis.sock``               one Redis
+    ``redis+cluster://h1:6379,h2:6379``      a Redis Cluster; ``rediss+cluster://`` with TLS
+    ``redis+sentinel://h1,h2,h3/SERVICE``    a primary that Sentinels watch;
+                                             ``rediss+sentinel://`` with TLS
     ``redlock://h1:6379,h2:6379,h3:6379/0``  a majority of nodes; ``redlocks://`` with TLS
     ``etcd://host:2379,host2:2379/``         an etcd; ``etcds://`` with TLS
     ``zookeeper://h1:2181,h2:2181/chroot``   a ZooKeeper ensemble; ``zk://`` is the same

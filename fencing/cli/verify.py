@@ -50,7 +50,7 @@ def verify(
     """
     if not url:
         raise click.UsageError("pass URL, or set FENCING_DATABASE_URL")
-    of_redis = url.startswith(("redis://", "rediss://", "unix://"))
+    of_redis = url.startswith(("redis://", "rediss://", "unix://", "redis+", "rediss+"))
     if of_redis and models:
         raise click.UsageError("--models goes with the URL of a database")
     from fencing.tables.refusals import describe

@@ -6,16 +6,13 @@ Nothing of it needs a lease.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
-
-import redis
+from typing import TYPE_CHECKING
 
 from fencing.clock import now
-from fencing.errors import LockServiceError
 from fencing.lease import new_holder
 from fencing.locks.redis import inspecting
+from fencing.locks.redis.addresses import as_cluster
 from fencing.locks.redis.inspecting import FIRST_PAGE
-from fencing.locks.redis.trouble import REDIS_ERRORS, trouble_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -96,9 +93,9 @@ def service_at(url: str, *, namespace: str, cluster: bool) -> Iterator[RedisLock
     """A service for an address, for a block.
 
     Args:
-        url: As ``redis.Redis.from_url`` reads it.
+        url: As :meth:`RedisLockService.from_url` takes it.
         namespace: What the keys in Redis begin with.
-        cluster: Whether it is that of a node of a Redis Cluster.
+        cluster: Whether it is that of a node of a Redis Cluster, which is then asked as a whole.
 
     Raises:
         LockServiceError: There is no cluster there.
@@ -106,14 +103,6 @@ def service_at(url: str, *, namespace: str, cluster: bool) -> Iterator[RedisLock
     """
     from fencing.locks.redis.service import RedisLockService  # noqa: PLC0415 - which is made of this module
 
-    if not cluster:
-        with RedisLockService.from_url(url, namespace=namespace) as service:
-            yield service
-        return
-    try:
-        client: Any = redis.RedisCluster.from_url(url)
-    except REDIS_ERRORS as error:
-        trouble = trouble_of(error, at=now())
-        raise LockServiceError(f"lock service: {trouble.help}") from error
-    with client, RedisLockService(client, namespace=namespace) as service:
+    where = as_cluster(url) if cluster else url
+    with RedisLockService.from_url(where, namespace=namespace) as service:
         yield service

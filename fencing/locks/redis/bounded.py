@@ -242,6 +242,8 @@ class _AsyncBounded:
 @cache
 def bounded(connection_class: type) -> type:
     """The class with connections that do not outlast the call."""
+    if issubclass(connection_class, _Bounded):
+        return connection_class
     return type(f"Bounded{connection_class.__name__}", (_Bounded, connection_class), {})
 
 

@@ -15,6 +15,7 @@ from redis.exceptions import NoScriptError
 
 from fencing.clock import now
 from fencing.errors import LockServiceError
+from fencing.locks.redis.addresses import client_at
 from fencing.locks.redis.bounded import call_end
 from fencing.locks.redis.connections import (
     async_client_like,
@@ -109,14 +110,14 @@ def verify_url(url: str, namespace: str) -> ServiceVerification:
     """Verify the Redis at an address, and where it is a node of a cluster, the cluster.
 
     Args:
-        url: As ``redis.Redis.from_url`` takes it.
+        url: As a lock service in Redis takes it.
         namespace: What the keys of the lock service begin with.
 
     Raises:
         ValueError: The URL cannot be read.
         LockServiceError: A server could not be reached.
     """
-    with redis.Redis.from_url(url) as client:
+    with client_at(url) as client:
         found = verify(client, namespace)
     if not any(finding.code == "cluster-client" for finding in found.findings):
         return found

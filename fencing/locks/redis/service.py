@@ -16,14 +16,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-import redis
-import redis.asyncio
-
 from fencing.clock import now
 from fencing.errors import FencingError, LockNotAcquiredError
 from fencing.lease import AsyncLease, Lease, new_holder
 from fencing.locks.base import AsyncBaseLockService, BaseLockService, facts_of
 from fencing.locks.redis import acquiring, looking, steps, together
+from fencing.locks.redis.addresses import async_client_at, client_at
 from fencing.locks.redis.administration import Administration, AsyncAdministration
 from fencing.locks.redis.asking import Ask
 from fencing.locks.redis.clients import check_socket_timeout
@@ -108,15 +106,22 @@ class RedisLockService(Administration, BaseLockService):
         """A service for the Redis at an address.
 
         Args:
-            url: As in ``redis://localhost:6379/0``, ``rediss://…`` or ``unix://…``.
+            url: As in ``redis://localhost:6379/0``, ``rediss://…``, ``unix://…``,
+                ``redis+cluster://host1:6379,host2:6379`` or
+                ``redis+sentinel://host1:26379,host2:26379/SERVICE``; see
+                :mod:`fencing.locks.redis.addresses`. The nodes of a cluster are found at once.
             namespace: What the keys in Redis begin with.
             counter_ttl: As for the service.
             replicas: As for the service.
             replica_timeout: As for the service.
-            **kwargs: For ``redis.Redis.from_url``.
+            **kwargs: For the client that redis-py makes; what the address says goes before.
+
+        Raises:
+            LockServiceError: No node of the cluster could be reached.
+            ValueError: The address makes no sense.
         """
         return cls(
-            redis.Redis.from_url(url, **kwargs),
+            client_at(url, **kwargs),
             namespace=namespace,
             counter_ttl=counter_ttl,
             replicas=replicas,
@@ -283,7 +288,7 @@ class AsyncRedisLockService(AsyncAdministration, AsyncBaseLockService):
     ) -> Self:
         """See :meth:`RedisLockService.from_url`."""
         return cls(
-            redis.asyncio.Redis.from_url(url, **kwargs),
+            async_client_at(url, **kwargs),
             namespace=namespace,
             counter_ttl=counter_ttl,
             replicas=replicas,
