@@ -7,7 +7,8 @@
   granted, :mod:`~fencing.locks.etcd.inspecting` for others' locks,
   :mod:`~fencing.locks.etcd.asking` for what every call has in common, and
   :mod:`~fencing.locks.etcd.answers` for answers and errors.
-* What performs it, sync and async: :mod:`~fencing.locks.etcd.performing`.
+* What performs it, sync and async: :mod:`~fencing.locks.etcd.performing`, and
+  :mod:`~fencing.locks.etcd.ranks` for its fair waiters.
 * The way to etcd: :mod:`~fencing.locks.etcd.address` says where it is,
   :mod:`~fencing.locks.etcd.transport` talks to it by HTTP.
 * Keys and the requests about them: :mod:`~fencing.locks.etcd.keys`,

@@ -24,7 +24,8 @@
   finds no lease to be attached to, and does nothing. Only if the request for the lease arrives late
   as well does it leave a lock, for one ttl.
 * Of the waiters of one process on one resource only the first has a place; the others stand in
-  *line* behind it. A fair one has a place of its own.
+  *line* behind it. A fair one has a place of its own, which they take one after the other; but of
+  the fair ones of a process only the first watches, as none of the others can come before it.
 * Nothing rests on the watch: a waiter looks again after `LOOK_SECONDS`.
 
 The rules of retries and deadlines are those of :mod:`fencing.locks.asking`.
@@ -37,7 +38,7 @@ from typing import TYPE_CHECKING
 from fencing.lease import trust_ends
 from fencing.locks.asking import NO_WAIT_SECONDS, RETRY_SECONDS
 from fencing.locks.etcd import requests
-from fencing.locks.etcd.asking import TRIES, Alive, Call, Line, Signal, Steps, Watch
+from fencing.locks.etcd.asking import TRIES, Alive, Call, Line, Rank, Signal, Steps, Watch
 from fencing.locks.etcd.keys import WAITING, lease_id, seconds_of, ttl_and_label, value_of
 from fencing.locks.etcd.raising import raise_above
 from fencing.locks.outcome import Grant, Held, label_of
@@ -116,9 +117,10 @@ class _Acquiring:
         if in_line:
             signal: Signal = yield Line(max(0.0, self.deadline - call.at))
             call.at = signal.at
-        outcome = yield from self.at_once()
-        if isinstance(outcome, Grant) or call.at >= self.deadline:
-            return outcome
+        if not (in_line and self.request.fair):  # he would only find that others wait
+            outcome = yield from self.at_once()
+            if isinstance(outcome, Grant) or call.at >= self.deadline:
+                return outcome
         while True:
             in_queue = yield from self.wait()
             if in_queue is not None:
@@ -164,6 +166,10 @@ class _Acquiring:
             return None
         created = done.revision if done.succeeded else self.first_in(done.found[0]).created
         while True:
+            if self.request.fair and not (yield from self.is_first_here(created)):
+                if (yield from call.keep_alive(self.waiting)) is None:
+                    return None
+                continue
             is_last = call.at >= self.deadline
             done = yield from call.transact(
                 [requests.created(self.place, created)],
@@ -185,6 +191,14 @@ class _Acquiring:
             yield from self.watch(done.found[0][0], done.revision)
             if (yield from call.keep_alive(self.waiting)) is None:
                 return None
+
+    def is_first_here(self, created: int) -> Steps[bool]:
+        """Whether no waiter of this process is before us, or it is time for the last look."""
+        call = self.call
+        left = max(0.0, self.deadline - call.at)
+        signal: Signal = yield Rank(created, min(LOOK_SECONDS, left))
+        call.at = signal.at
+        return not signal.failed or call.at >= self.deadline
 
     def watch(self, before: Kv, revision: int) -> Steps[None]:
         """Wait until the place before ours is gone, or it is time to look again."""
@@ -214,6 +228,9 @@ class _Acquiring:
                 ours = next(iter(done.found[0]), None)
                 if ours is None or ours.created != created:
                     return None
+            if call.repeated:
+                # A request for a place may be on its way that would make another one.
+                yield from call.revoke(self.waiting)
             return (yield from self.granted(created, offset, alive))
         raise self.too_late()
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fencing.locks.etcd.keys import Keys
     from fencing.locks.etcd.requests import Body
 
-__all__ = ["TRIES", "Alive", "Ask", "Call", "Line", "Signal", "Step", "Steps", "Watch"]
+__all__ = ["TRIES", "Alive", "Ask", "Call", "Line", "Rank", "Signal", "Step", "Steps", "Watch"]
 
 T = TypeVar("T")
 
@@ -67,12 +67,26 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class Rank:
+    """Wait until no fair waiter of this process has an earlier place; send back a `Signal`.
+
+    Attributes:
+        revision: At which our place was created.
+        seconds: Longest time it may take, in seconds.
+    """
+
+    revision: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Signal:
     """What came of waiting.
 
     Attributes:
         at: The time (:func:`fencing.clock.now`, seconds).
-        failed: Whether etcd could not be watched.
+        failed: Whether it is not as it should be: etcd could not be watched, or there is still
+            somebody before us.
     """
 
     at: float
@@ -93,7 +107,7 @@ class Alive:
     seconds: int
 
 
-Step = Ask | Pause | Watch | Line
+Step = Ask | Pause | Watch | Line | Rank
 Steps = Generator[Step, Any, T]
 """What a call does: yields steps, and is sent a `Reply` for an `Ask`, the time for a `Pause`, and a
 `Signal` for the others."""

@@ -20,7 +20,8 @@ from fencing.clock import now
 from fencing.errors import LockServiceError
 from fencing.locks.asking import Pause
 from fencing.locks.etcd import requests
-from fencing.locks.etcd.asking import Ask, Line, Signal, Watch
+from fencing.locks.etcd.asking import Ask, Line, Rank, Signal, Watch
+from fencing.locks.etcd.ranks import Ranks
 from fencing.locks.etcd.transport import AsyncTransport, Transport
 from fencing.locks.lines import AsyncBox, Lines, Message
 from fencing.locks.performing import go_through, go_through_async, see_through
@@ -46,8 +47,10 @@ class Performer:
 
     def forget(self) -> None:
         """Begin without anybody who waits: a child has none of its parent's threads."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may wait for a lock, too
         self._lines: Lines[queue.SimpleQueue[Message]] = Lines()
+        self._entrances: Lines[queue.SimpleQueue[Message]] = Lines()
+        self._ranks: Ranks[queue.SimpleQueue[Message]] = Ranks()
 
     def close(self) -> None:
         """Close the connections; another call opens them again."""
@@ -57,33 +60,51 @@ class Performer:
         """Perform the steps of a call; return or raise what it does."""
         return go_through(call, self._step)
 
-    def perform_in_line(self, call: Callable[[bool], Steps[T]], resource: str) -> T:
-        """Perform the steps of an acquisition that stands in line behind others of this process.
+    def perform_waiting(self, call: Callable[[bool], Steps[T]], resource: str, *, fair: bool) -> T:
+        """Perform the steps of an acquisition that may have to wait.
 
         Args:
-            call: Made with whether there are any.
+            call: Made with whether others of this process are before it.
             resource: What it acquires.
+            fair: Whether it has a place of its own, or stands in line behind them.
         """
         box: queue.SimpleQueue[Message] = queue.SimpleQueue()
 
+        def told(seconds: float) -> None:
+            with contextlib.suppress(queue.Empty):
+                box.get(timeout=min(seconds, threading.TIMEOUT_MAX))
+
         def perform(step: Step) -> object:
             if isinstance(step, Line):
-                with contextlib.suppress(queue.Empty):
-                    box.get(timeout=min(step.seconds, threading.TIMEOUT_MAX))
+                if not is_next:
+                    told(step.seconds)
                 return Signal(now())
+            if isinstance(step, Rank):
+                with self._lock:
+                    line.leave(resource, box)
+                    is_first = self._ranks.take(resource, step.revision, box)
+                if not is_first:
+                    told(step.seconds)
+                    with self._lock:
+                        is_first = self._ranks.take(resource, step.revision, box)
+                return Signal(now(), failed=not is_first)
             return self._step(step)
 
+        line = self._entrances if fair else self._lines
+        is_next = False
         try:
             with self._lock:
-                is_first = self._lines.join(resource, box)
-            return go_through(call(not is_first), perform)
+                is_next = line.join(resource, box)
+                alone = is_next and not (fair and resource in self._ranks)
+            return go_through(call(not alone), perform)
         except LockServiceError:
             with self._lock:
-                self._lines.scatter(resource)
+                line.scatter(resource)
             raise
         finally:
             with self._lock:
-                self._lines.leave(resource, box)
+                line.leave(resource, box)
+                self._ranks.leave(resource, box)
 
     def _step(self, step: Step) -> object:
         if isinstance(step, Ask):
@@ -108,6 +129,8 @@ class AsyncPerformer:
     def forget(self) -> None:
         """See :meth:`Performer.forget`."""
         self._lines: Lines[AsyncBox] = Lines()
+        self._entrances: Lines[AsyncBox] = Lines()
+        self._ranks: Ranks[AsyncBox] = Ranks()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def aclose(self) -> None:
@@ -118,29 +141,41 @@ class AsyncPerformer:
         """See :meth:`Performer.perform`."""
         return await go_through_async(call, self._step)
 
-    async def perform_in_line(self, call: Callable[[bool], Steps[T]], resource: str) -> T:
-        """See :meth:`Performer.perform_in_line`."""
+    async def perform_waiting(
+        self, call: Callable[[bool], Steps[T]], resource: str, *, fair: bool
+    ) -> T:
+        """See :meth:`Performer.perform_waiting`."""
         box = AsyncBox()
-
-        async def perform(step: Step) -> object:
-            if isinstance(step, Line):
-                await box.get(step.seconds)
-                return Signal(now())
-            return await self._step(step)
-
         if self._loop is not asyncio.get_running_loop():
             # Whoever waits in a loop that is over would keep his place in line for ever.
             self.forget()
             self._loop = asyncio.get_running_loop()
-        lines = self._lines
-        is_first = lines.join(resource, box)
+        line, ranks = self._entrances if fair else self._lines, self._ranks
+
+        async def perform(step: Step) -> object:
+            if isinstance(step, Line):
+                if not is_next:
+                    await box.get(step.seconds)
+                return Signal(now())
+            if isinstance(step, Rank):
+                line.leave(resource, box)
+                is_first = ranks.take(resource, step.revision, box)
+                if not is_first:
+                    await box.get(step.seconds)
+                    is_first = ranks.take(resource, step.revision, box)
+                return Signal(now(), failed=not is_first)
+            return await self._step(step)
+
+        is_next = line.join(resource, box)
+        alone = is_next and not (fair and resource in ranks)
         try:
-            return await go_through_async(call(not is_first), perform)
+            return await go_through_async(call(not alone), perform)
         except LockServiceError:
-            lines.scatter(resource)
+            line.scatter(resource)
             raise
         finally:
-            lines.leave(resource, box)
+            line.leave(resource, box)
+            ranks.leave(resource, box)
 
     async def _step(self, step: Step) -> object:
         if isinstance(step, Ask):

@@ -155,8 +155,8 @@ class EtcdLockService(BaseLockService):
                 self._keys, request, holder=holder, started_at=started_at, in_line=in_line
             )
 
-        if request.patience > 0 and not request.fair:
-            return self._etcd.perform_in_line(call, request.resource)
+        if request.patience > 0:
+            return self._etcd.perform_waiting(call, request.resource, fair=request.fair)
         return self._etcd.perform(call())
 
     def _give_up(self, request: AcquireRequest, holder: str) -> None:
@@ -263,8 +263,8 @@ class AsyncEtcdLockService(AsyncBaseLockService):
                 self._keys, request, holder=holder, started_at=started_at, in_line=in_line
             )
 
-        if request.patience > 0 and not request.fair:
-            return await self._etcd.perform_in_line(call, request.resource)
+        if request.patience > 0:
+            return await self._etcd.perform_waiting(call, request.resource, fair=request.fair)
         return await self._etcd.perform(call())
 
     async def _give_up(self, request: AcquireRequest, holder: str) -> None:

@@ -107,14 +107,14 @@ class Transport(_Way):
     def __init__(self, address: Address) -> None:
         super().__init__(address)
         self._clients: tuple[httpx.Client, httpx.Client] | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may ask, too
         _transports.add(self)
 
     def forget(self) -> None:
         """Begin with connections of one's own: those that a child has are its parent's."""
         _inherited.append(self._clients)
         self._clients = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def close(self) -> None:
         """Close the connections; another request opens them again."""
