@@ -18,7 +18,7 @@ POSTGRES_15 ?= /usr/lib/postgresql/15/bin
 ON_POSTGRES_15 := schema attacks hooks guard coverage postgres poolers verify retention \
   locks/postgres contract/test_postgres.py
 
-.PHONY: demo test test-oldest test-15 lint types imports check bench format clean
+.PHONY: demo test model test-oldest test-15 lint types imports check bench format clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -30,6 +30,10 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# The protocol, through all its states; needs spin and gcc.
+model: $(VENV)/.dev
+	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/model
 
 # On the oldest version of each dependency that pyproject.toml allows, SQLAlchemy 2.0 among them.
 test-oldest: $(VENV)-oldest/.dev
