@@ -98,7 +98,10 @@ SCAN = (
     "SELECT resource FROM fencing.scan(CAST(:prefix AS text), CAST(:after AS text), "
     "CAST(:limit AS integer))"
 )
-FORCE_RELEASE = "SELECT fencing.force_release(CAST(:resource AS text), CAST(:wait_ms AS integer))"
+FORCE_RELEASE = (
+    "SELECT fencing.force_release(CAST(:resource AS text), CAST(:named AS text), "
+    "CAST(:wait_ms AS integer))"
+)
 IDENTITY = "SELECT fencing.identity()"
 CHANNEL = "fencing"
 """On which waiters are called, by what :func:`holder_name` makes of their holders."""

@@ -82,9 +82,9 @@ class TestBadInput(OnPostgres, BadInputContract):
 
 
 class PostgresFaults(RedisFaults):
-    """Likewise; every request of a service calls a function of schema fencing."""
+    """Likewise; every request of a service is prepared under such a name."""
 
-    REQUEST = b"CAST($"
+    REQUEST = b"fencing_"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -34,6 +34,7 @@ class Link:
         pgconn: libpq's connection.
         database: Which database it is, as ``fencing.identity()`` tells it.
         pooled: Whether a pooler stands in between, which may give every request another session.
+        prepared: The names of what is prepared on it; ``None``: nothing can be.
         begins: Whether a transaction has to be begun by hand, since the role's default is not
             READ COMMITTED, or read-only.
     """
@@ -44,13 +45,15 @@ class Link:
         self.database = ""
         self.pooled = False
         self.begins = False
-        self.prepared: set[bytes] = set()
+        self.prepared: set[str] | None = set()
 
     def met(self, rows: list[tuple[str | None, ...]]) -> None:
         """Note what was answered to the first question."""
         self.database = rows[0][0] or ""
         # A pooler tells its clients process numbers of its own.
         self.pooled = rows[0][1] != str(self.pgconn.backend_pid)
+        if self.pooled:
+            self.prepared = None
 
     @property
     def usable(self) -> bool:

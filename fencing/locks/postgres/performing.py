@@ -126,7 +126,7 @@ class Performer:
         pgconn, values = link.pgconn, step.statement.values(step.values)
         if not link.begins:
             try:
-                return exchange(pgconn, step.statement, values, end)
+                return exchange(pgconn, step.statement, values, end, link.prepared)
             except psycopg.Error as error:
                 if error.sqlstate not in _OTHER_DEFAULTS:
                     raise
@@ -212,7 +212,7 @@ class AsyncPerformer:
         pgconn, values = link.pgconn, step.statement.values(step.values)
         if not link.begins:
             try:
-                return await exchange_async(pgconn, step.statement, values, end)
+                return await exchange_async(pgconn, step.statement, values, end, link.prepared)
             except psycopg.Error as error:
                 if error.sqlstate not in _OTHER_DEFAULTS:
                     raise

@@ -267,10 +267,17 @@ def scan(prefix: str, after: str, *, started_at: float) -> Steps[list[str]]:
 
 
 def force_release(resource: str, *, started_at: float) -> Steps[bool]:
-    """Take a lock from whoever holds it; whether it was taken from somebody."""
-    call = Call(resource, started_at, ends=started_at + RELEASE_SECONDS)
-    reply = yield from call.ask(FORCE_RELEASE, resource=resource)
-    return reply.rows[0][0] == "t"
+    """Take a lock from whoever holds it now; whether it was taken from somebody.
+
+    A request that is repeated, or comes late, takes nothing from his successor.
+    """
+    state = yield from inspect(resource, started_at=started_at)
+    if state.holder is None:
+        return False
+    call = Call(resource, started_at, ends=started_at + NO_WAIT_SECONDS + RELEASE_SECONDS)
+    reply = yield from call.ask(FORCE_RELEASE, resource=resource, named=state.holder)
+    # Gone by itself just now, unless it was an earlier request of ours that took it.
+    return reply.rows[0][0] == "t" or call.repeated
 
 
 def _lost(lease: BaseLease, found: str | None, *, at_release: bool = False) -> LeaseLostError:

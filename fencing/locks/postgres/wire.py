@@ -13,7 +13,7 @@ import select
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg.pq import ConnStatus, ExecStatus
+from psycopg.pq import ConnStatus, ExecStatus, PipelineStatus
 
 from fencing.clock import now
 
@@ -42,8 +42,8 @@ class Statement:
         self.names: tuple[str, ...] = tuple(dict.fromkeys(names))
         places = {name: f"${place}" for place, name in enumerate(self.names, 1)}
         self.text = re.sub(r":(\w+)", lambda found: places[found[1]], text).encode()
-        # As its function is called, which tells statements from each other.
-        self.name = "_".join(re.findall(r"fencing\.(\w+)", text)[:1] or ["statement"]).encode()
+        # As it is prepared under, after the function it calls.
+        self.name = "fencing_" + re.findall(r"fencing\.(\w+)\(", text)[0]
 
     def values(self, given: Mapping[str, object]) -> list[bytes | None]:
         """What is sent for the parameters."""
@@ -63,22 +63,44 @@ def _sending(pgconn: PGconn) -> Generator[bool, None, list[PGresult]]:
     while pgconn.flush():
         yield True
         pgconn.consume_input()
+    in_pipeline = pgconn.pipeline_status != PipelineStatus.OFF
     results: list[PGresult] = []
     while True:
         while pgconn.is_busy():
             yield False
             pgconn.consume_input()
         result = pgconn.get_result()
-        if result is None:
+        if result is not None and result.status != ExecStatus.PIPELINE_SYNC:
+            results.append(result)
+        elif result is not None or not in_pipeline or pgconn.status != ConnStatus.OK:
             return results
-        results.append(result)
 
 
-def _begin(pgconn: PGconn, statement: Statement | bytes, values: list[bytes | None]) -> None:
+def _running(
+    pgconn: PGconn,
+    statement: Statement | bytes,
+    values: list[bytes | None],
+    prepared: set[str] | None,
+) -> Generator[bool, None, Rows]:
+    """Have a statement executed; prepared, if it may be, in the message that needs it first."""
     if isinstance(statement, bytes):
         pgconn.send_query(statement)
-    else:
+    elif prepared is None:
         pgconn.send_query_params(statement.text, values)
+    elif statement.name in prepared:
+        pgconn.send_query_prepared(statement.name.encode(), values)
+    else:
+        pgconn.enter_pipeline_mode()
+        pgconn.send_prepare(statement.name.encode(), statement.text)
+        pgconn.send_query_prepared(statement.name.encode(), values)
+        pgconn.pipeline_sync()
+        results = yield from _sending(pgconn)
+        if results and results[0].status == ExecStatus.COMMAND_OK:
+            prepared.add(statement.name)
+        if pgconn.status == ConnStatus.OK:
+            pgconn.exit_pipeline_mode()
+        return _read(pgconn, results)
+    return _read(pgconn, (yield from _sending(pgconn)))
 
 
 def _read(pgconn: PGconn, results: list[PGresult]) -> Rows:
@@ -90,12 +112,16 @@ def _read(pgconn: PGconn, results: list[PGresult]) -> Rows:
             values = (result.get_value(row, column) for column in range(result.nfields))
             rows.append(tuple(None if value is None else bytes(value).decode() for value in values))
     if not results:
-        raise psycopg.OperationalError(pgconn.get_error_message())
+        raise psycopg.OperationalError(pgconn.error_message.decode(errors="replace"))
     return rows
 
 
 def exchange(
-    pgconn: PGconn, statement: Statement | bytes, values: list[bytes | None], end: float
+    pgconn: PGconn,
+    statement: Statement | bytes,
+    values: list[bytes | None],
+    end: float,
+    prepared: set[str] | None = None,
 ) -> Rows:
     """Have a statement executed.
 
@@ -104,33 +130,39 @@ def exchange(
         statement: What is sent.
         values: What for its parameters.
         end: How long to wait: a moment of :func:`fencing.clock.now`, in seconds.
+        prepared: The names under which statements are prepared on this connection; ``None``: none
+            is to be.
 
     Raises:
         TimeoutError: There was no answer by then; the connection is of no use any more.
         psycopg.Error: The server refused, or the connection was lost.
     """
-    _begin(pgconn, statement, values)
-    steps = _sending(pgconn)
+    steps = _running(pgconn, statement, values, prepared)
     while True:
         try:
             writes = next(steps)
         except StopIteration as over:
-            return _read(pgconn, over.value)
+            rows: Rows = over.value
+            return rows
         if not ready(pgconn.socket, end, writes=writes):
             raise TimeoutError
 
 
 async def exchange_async(
-    pgconn: PGconn, statement: Statement | bytes, values: list[bytes | None], end: float
+    pgconn: PGconn,
+    statement: Statement | bytes,
+    values: list[bytes | None],
+    end: float,
+    prepared: set[str] | None = None,
 ) -> Rows:
     """:func:`exchange` for asyncio."""
-    _begin(pgconn, statement, values)
-    steps = _sending(pgconn)
+    steps = _running(pgconn, statement, values, prepared)
     while True:
         try:
             writes = next(steps)
         except StopIteration as over:
-            return _read(pgconn, over.value)
+            rows: Rows = over.value
+            return rows
         if not await async_ready(pgconn.socket, end, writes=writes):
             raise TimeoutError
 

@@ -88,7 +88,7 @@ BEGIN
             (2, 'EXECUTE ON FUNCTION fencing.raise_token(text, text, bigint, integer)'),
             (2, 'EXECUTE ON FUNCTION fencing.look(text)'),
             (2, 'EXECUTE ON FUNCTION fencing.scan(text, text, integer)'),
-            (2, 'EXECUTE ON FUNCTION fencing.force_release(text, integer)'),
+            (2, 'EXECUTE ON FUNCTION fencing.force_release(text, text, integer)'),
             (2, 'EXECUTE ON FUNCTION fencing.identity()'),
             (2, 'EXECUTE ON FUNCTION fencing.versions()'),
             (2, 'EXECUTE ON FUNCTION fencing.enter(text, integer, uuid)'),

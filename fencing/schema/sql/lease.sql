@@ -528,14 +528,18 @@ AS $fencing$
     ORDER BY l.resource LIMIT p_limit
 $fencing$
 --;
--- force_release(resource, wait_ms) -> boolean: takes a lease from whoever holds it
-CREATE OR REPLACE FUNCTION fencing.force_release(p_resource text, p_wait_ms integer) RETURNS boolean
+-- force_release(resource, named, wait_ms) -> boolean: takes a lease from a holder, as look() has told
+-- him; a request that is repeated, or late, takes nothing from his successor
+CREATE OR REPLACE FUNCTION fencing.force_release(
+    p_resource text, p_named text, p_wait_ms integer
+) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $fencing$
 BEGIN
     PERFORM fencing.begin_lease(p_wait_ms);
     UPDATE fencing.lease AS l SET expires_at = '-infinity', holder = ''
-        WHERE l.resource = p_resource AND l.expires_at > clock_timestamp();
+        WHERE l.resource = p_resource AND l.expires_at > clock_timestamp()
+            AND fencing.name_of_holder(l.holder) = p_named;
     IF NOT FOUND THEN
         RETURN false;
     END IF;

@@ -21,6 +21,7 @@ from fencing import (
 )
 from fencing.embedded import PostgresProcess
 from fencing.migration import install
+from fencing.schema import ddl
 from fencing.schema.names import holder_name
 from tests.support.databases import plain_url
 from tests.support.proxy import TcpProxy
@@ -115,6 +116,23 @@ def test_a_crash_loses_no_lease_and_those_who_wait_go_on(server: PostgresProcess
         successor.release()
 
 
+def test_a_standby_says_so_and_once_promoted_goes_on_where_it_was(server: PostgresProcess) -> None:
+    with PostgresLockService(server.url) as locks:
+        lease = locks.acquire("r", ttl=PATIENCE)
+        server.stop()
+        (server.data / "standby.signal").touch()
+        server.start()
+        with pytest.raises(LockServiceError, match="read-only, a standby"):
+            locks.acquire("other", ttl=PATIENCE)
+        with psycopg.connect(plain_url(server.url), autocommit=True) as connection:
+            connection.execute("SELECT pg_promote()")
+        assert lease.owned()
+        assert locks.try_acquire("r") is None
+        lease.release()
+        with locks.acquire("r", ttl=PATIENCE) as successor:
+            assert successor.token == lease.token + 1
+
+
 def _granted(waiter: Any, others: PostgresLockService) -> Any:
     """Who was asking just while there was no server may have been told so."""
     try:
@@ -200,6 +218,19 @@ def test_a_database_without_the_schema_says_how_to_install_it(database: str) -> 
         locks.acquire("r", ttl=60)
 
 
+def test_a_schema_that_is_installed_anew_is_found_again(bank: Bank) -> None:
+    with PostgresLockService(bank.url) as locks:
+        for _ in range(2):
+            locks.acquire("r", ttl=60).release()
+        with bank.observer.transaction():
+            bank.observer.execute("DROP TABLE accounts, transfers")
+            for statement in [*ddl.uninstall(), *ddl.install()]:
+                bank.observer.execute(statement.encode())
+        with locks.acquire("r", ttl=60) as lease:
+            assert lease.token == 1
+        assert not locks.locked("r")
+
+
 def test_too_few_connections_are_trouble_and_not_a_lock_that_is_held(
     bank: Bank, role: str, as_role: str
 ) -> None:
@@ -244,6 +275,14 @@ async def test_so_will_an_asynchronous_one(bank: Bank) -> None:
 
     async with AsyncPostgresLockService(connect) as locks:
         await (await locks.acquire("r", ttl=60)).release()
+
+
+def test_a_lease_that_is_kept_alive_outlives_its_ttl(locks: PostgresLockService) -> None:
+    lease = locks.acquire("r", ttl=0.5, keepalive=True)
+    assert not lease.wait_lost(1.5)
+    assert lease.owned()
+    lease.release()
+    assert not locks.locked("r")
 
 
 def test_leases_that_are_kept_alive_are_renewed_in_one_statement(
