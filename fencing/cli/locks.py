@@ -39,7 +39,8 @@ def locks(
     A holder whose lock was taken away is not told. A guarded table refuses him when the next one is
     admitted; "fencing raise" shuts him out at once.
 
-    URL looks like redis://user:password@host:6379/0; default: FENCING_REDIS_URL.
+    URL looks like redis://user:password@host:6379/0, redis+cluster://host,host2 or
+    redis+sentinel://host,host2/SERVICE; default: FENCING_REDIS_URL.
     """
     if not url:
         raise click.UsageError("pass URL, or set FENCING_REDIS_URL")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import pytest
 from fencing.errors import LockServiceError
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from tests.contract.facade import ThreadedLocks, in_thread
+from tests.support.cluster import ValkeyCluster
 from tests.support.proxy import TcpProxy
 
 if TYPE_CHECKING:
@@ -107,3 +109,33 @@ class TestTls:
     async def test_without_one_it_is_out_of_reach(self, kind, mutual, files, redis_namespace):
         with pytest.raises(LockServiceError, match="cannot be reached"):
             await use(kind, mutual.url, redis_namespace, ssl_ca_certs=str(files["ca"]))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ValkeyCluster]:
+    with ValkeyCluster(nodes=2) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+class TestCluster:
+    async def test_every_node_is_reached_by_tls(self, kind, cluster, authority, files):
+        with contextlib.ExitStack() as stack:
+            proxies = {
+                node.port: stack.enter_context(
+                    TcpProxy.to(node.url, server_side(authority, "127.0.0.1"))
+                )
+                for node in cluster.nodes
+            }
+
+            def remap(address: tuple[str, int]) -> tuple[str, int]:
+                host, port = address
+                return host, proxies[port].port
+
+            url = f"rediss+cluster://127.0.0.1:{proxies[cluster.port].port}"
+            settings = {"ssl_ca_certs": str(files["ca"]), "address_remap": remap}
+            for resource in "abcdef":
+                await use(kind, url, resource, **settings)
+            assert all(proxy.commands("EVALSHA", "EVAL") for proxy in proxies.values())
+            with pytest.raises(LockServiceError, match=r"(?i:certificate)"):
+                await use(kind, url, "fencing", address_remap=remap)
