@@ -250,6 +250,8 @@ def acquire_admitted(
             yield GiveBack(lease)
             error.waited = clock() - began
             raise
+        except GeneratorExit:
+            raise  # nobody is there to perform anything; who was interrupted gives back
         except BaseException:
             yield GiveBack(lease)
             raise

@@ -91,6 +91,11 @@ def requests_for(
     return requests
 
 
+def _note_waited(error: BaseException, seconds: float) -> None:
+    if isinstance(error, LockNotAcquiredError):
+        error.waited = seconds
+
+
 def acquire_several(
     requests: Sequence[AcquireRequest],
     databases: Sequence[PlannedDatabase],
@@ -148,10 +153,11 @@ def acquire_several(
             f"or the ttl of {requests[0].ttl} s is too short for so many",
             resource=requests[0].resource,
         )
+    except GeneratorExit:
+        raise  # nobody is there to perform anything; who was interrupted gives back
     except BaseException as error:
         yield from _give_back(held)
-        if isinstance(error, LockNotAcquiredError):
-            error.waited = clock() - began
+        _note_waited(error, clock() - began)
         raise
 
 
@@ -200,6 +206,8 @@ def _try_all(
                 yield from _give_back(taken)
                 return not_granted(request.resource)
             taken[request.resource] = lease
+    except GeneratorExit:
+        raise  # nobody is there to perform anything; who was interrupted gives back
     except BaseException:
         yield from _give_back(taken)
         raise

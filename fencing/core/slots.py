@@ -46,7 +46,8 @@ class Slots:
 
     def __init__(self, capacity: float) -> None:
         self.capacity = capacity
-        self._free = capacity
+        # Sets and queues of turns, no counts: what an interrupt leaves half done can be done again.
+        self._granted: set[Future[None]] = set()
         self._waiting: deque[Future[None]] = deque()
         self._lock = threading.Lock()
 
@@ -60,21 +61,26 @@ class Slots:
         Raises:
             NoSlotError: None was free in time.
         """
-        turn = self._queue()
+        turn: Future[None] = Future()
         try:
             try:
-                turn.result(max(0.0, until - now()))
-            except TimeoutError:
-                raise NoSlotError from None
-            yield
+                self._queue(turn)
+                try:
+                    turn.result(max(0.0, until - now()))
+                except TimeoutError:
+                    raise NoSlotError from None
+                yield
+            finally:
+                self._leave(turn)
         finally:
-            self._leave(turn)
+            self._leave(turn)  # an interrupt may have come before the first line of the other one
 
     @asynccontextmanager
     async def aslot(self, until: float) -> AsyncIterator[None]:
         """:meth:`slot` for asyncio."""
-        turn = self._queue()
+        turn: Future[None] = Future()
         try:
+            self._queue(turn)
             if not turn.done():
                 try:
                     patience = max(0.0, until - now())
@@ -85,27 +91,35 @@ class Slots:
         finally:
             self._leave(turn)
 
-    def _queue(self) -> Future[None]:
-        turn: Future[None] = Future()
+    @property
+    def taken(self) -> int:
+        """How many are held."""
+        return len(self._granted)
+
+    def _queue(self, turn: Future[None]) -> None:
         with self._lock:
-            if self._free > 0:
-                self._free -= 1
-                turn.set_result(None)
-            else:
-                self._waiting.append(turn)
-        return turn
+            self._waiting.append(turn)
+            self._hand_on()
 
     def _leave(self, turn: Future[None]) -> None:
-        """Hand the permit on, or leave the queue; a turn that was given up may have come."""
+        """Give the permit back, or leave the queue; to be called as often as one likes."""
         with self._lock:
             if turn in self._waiting:
                 self._waiting.remove(turn)
+            self._granted.discard(turn)
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        """Give those who wait what is free; go on with what an interrupt has left half done."""
+        while self._waiting:
+            first = self._waiting[0]
+            if first not in self._granted and len(self._granted) >= self.capacity:
                 return
-            if turn.cancelled():
-                return
-            while self._waiting:
-                following = self._waiting.popleft()
-                if following.set_running_or_notify_cancel():
-                    following.set_result(None)
-                    return
-            self._free += 1
+            self._granted.add(first)
+            if first.cancelled() or not (
+                first.running() or first.done() or first.set_running_or_notify_cancel()
+            ):
+                self._granted.discard(first)  # given up
+            elif not first.done():
+                first.set_result(None)
+            self._waiting.popleft()

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from fencing.core.held import Held
 from fencing.core.plan import acquire_admitted, admit_lease, not_granted
 from fencing.core.several import acquire_several
-from fencing.hooks.ambient import Fence, Suspension
+from fencing.hooks.ambient import BlockFence, Suspension
 from fencing.keepalive import watch
 from fencing.lease import BaseLease
 from fencing.request import check_evict_after
@@ -41,7 +41,7 @@ class GuardedScope:
     def __init__(self, lease: BaseLease, databases: Sequence[Database]) -> None:
         self._lease_of = weakref.ref(lease)  # a circle would keep a dropped lease alive
         self.databases = databases
-        self._fences: list[Fence] = []
+        self._fences: list[BlockFence] = []
 
     @property
     def _lease(self) -> BaseLease:
@@ -50,12 +50,18 @@ class GuardedScope:
         return lease
 
     def open(self) -> None:
-        self._fences.append(Fence((self._lease,), self.databases))
+        self._fences.append(BlockFence(self._lease, self.databases))
         self._fences[-1].push()
+
+    def cut(self, depth: int) -> None:
+        while len(self._fences) > depth:
+            self._fences[-1].close()
+            self._fences.pop()
 
     def close(self, *, outermost: bool) -> None:
         if self._fences:
-            self._fences.pop().close()
+            self._fences[-1].close()
+            self._fences.pop()
         if not outermost:
             return
         for database in self.databases:
@@ -106,11 +112,14 @@ class BaseGuard(Generic[LeaseT]):
         presented. A plain ``with``, for sync and async alike.
         """
         suspension = Suspension(self.databases)
-        suspension.push()
         try:
-            yield
+            try:
+                suspension.push()
+                yield
+            finally:
+                suspension.close()
         finally:
-            suspension.close()
+            suspension.close()  # an interrupt may have come before the first line of the other one
 
     def _plan(self, request: AcquireRequest) -> Plan:
         return acquire_admitted(request, self.databases, evict_after=self.evict_after)

@@ -10,6 +10,7 @@ another context than it was opened in (an async generator that is finalised by t
 from __future__ import annotations
 
 import itertools
+import weakref
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from fencing.lease import BaseLease
 
 __all__ = [
+    "BlockFence",
     "Entry",
     "Fence",
     "Suspension",
@@ -45,6 +47,11 @@ class Entry:
         self.closed = False
         self.databases = frozenset(databases)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it can be forgotten."""
+        return self.closed
+
     def concerns(self, database: object) -> bool:
         """Whether it is open, and about this database."""
         return not self.closed and (not self.databases or database in self.databases)
@@ -64,7 +71,34 @@ class Fence(Entry):
 
     def __init__(self, leases: Iterable[BaseLease], databases: Iterable[object] = ()) -> None:
         super().__init__(databases)
-        self.leases = tuple(leases)
+        self._leases = tuple(leases)
+
+    @property
+    def leases(self) -> tuple[BaseLease, ...]:
+        """The leases."""
+        return self._leases
+
+
+class BlockFence(Fence):
+    """The fence of a lease's own block, which does not keep the lease alive.
+
+    Should an interrupt keep the block from ending, it ends with the lease.
+    """
+
+    def __init__(self, lease: BaseLease, databases: Iterable[object] = ()) -> None:
+        super().__init__((), databases)
+        self._lease_of = weakref.ref(lease)
+
+    @property
+    def leases(self) -> tuple[BaseLease, ...]:
+        """The lease, as long as anybody has it."""
+        lease = self._lease_of()
+        return () if lease is None else (lease,)
+
+    @property
+    def is_over(self) -> bool:
+        """See `Entry.is_over`."""
+        return self.closed or self._lease_of() is None
 
 
 class Suspension(Entry):
@@ -118,4 +152,4 @@ def _hidden_until(database: object) -> int:
 
 
 def _open_entries() -> tuple[Entry, ...]:
-    return tuple(entry for entry in _entries.get() if not entry.closed)
+    return tuple(entry for entry in _entries.get() if not entry.is_over)

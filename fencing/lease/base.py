@@ -57,6 +57,9 @@ class Scope(Protocol):
     def close(self, *, outermost: bool) -> None:
         """The innermost block has ended; with the outermost one the lease is then released."""
 
+    def cut(self, depth: int) -> None:
+        """So many blocks are left open, after an interrupt that came while one began or ended."""
+
 
 class Watcher(Protocol):
     """Who is told when a lease changes, because he renews it or waits for its end."""

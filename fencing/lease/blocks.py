@@ -50,6 +50,16 @@ class Blocks:
             return level <= 1
 
     @property
+    def depth(self) -> int:
+        """How many blocks are open."""
+        return len(self._levels)
+
+    def cut(self, depth: int) -> None:
+        """So many blocks are left open; those inside them have not begun, or have ended."""
+        with self._lock:
+            del self._levels[depth:]
+
+    @property
     def is_outermost(self) -> bool:
         """Whether there is one acquisition, or the outermost block has ended."""
         with self._lock:

@@ -185,13 +185,16 @@ class Lease(BaseLease):
         """Never reached; Python asks for it first."""
 
     def __enter__(self) -> Self:
+        depth = -1  # of open blocks; of which nothing was changed before it is asked for
         try:
+            depth = self.blocks.depth
             self._open()
             return self  # noqa: TRY300 - an interrupt before this line finds the lock held, too
         except FencingError:
             raise
         except BaseException:
-            self._interrupted()
+            depth = self.blocks.depth if depth < 0 else depth
+            self._interrupted(depth, ended=depth == 0 and self.blocks.is_outermost)
             raise
 
     def __exit__(
@@ -200,20 +203,31 @@ class Lease(BaseLease):
         body: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        depth = -1
         try:
+            depth = self.blocks.depth - 1
             failure: _Failure | None = None
             if self._close():
                 self._free()
         except (LeaseLostError, LockServiceError) as error:
             failure = error
         except BaseException:
-            self._interrupted()
+            depth = self.blocks.depth - 1 if depth < 0 else depth
+            self._interrupted(depth, ended=depth == 0)
             raise
         self._settle(failure, body)
 
-    def _interrupted(self) -> None:
-        """A signal's exception came while a block began or ended: nobody else would release it."""
-        if not self.released and not self.is_foreign and self.blocks.is_outermost:
+    def _interrupted(self, depth: int = 0, *, ended: bool = True) -> None:
+        """A signal's exception came while a block began or ended: nobody else would release it.
+
+        Args:
+            depth: How many blocks are left open.
+            ended: Whether the lease ends.
+        """
+        self.blocks.cut(depth)
+        if self.scope is not None:
+            self.scope.cut(depth)
+        if ended and not self.released and not self.is_foreign:
             with contextlib.suppress(FencingError):
                 self.service.release(self)
 

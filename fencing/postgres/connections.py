@@ -110,10 +110,8 @@ class BaseConnections:
         self._idle = []
         self.slots = Slots(self.slots.capacity)
 
-    def _take(self, *, fresh: bool) -> Any:  # noqa: ANN401 - sync or async
-        return self._idle.pop() if self._idle and not fresh else None
-
-    def _keep(self, connection: Any) -> bool:  # noqa: ANN401
+    def _keep(self, connection: Any) -> bool:  # noqa: ANN401 - sync or async
+        """Keep it for the next one, or say that it is to be closed."""
         if connection.closed or not is_idle(connection) or len(self._idle) >= _MAX_IDLE:
             return False
         self._idle.append(connection)
@@ -162,15 +160,17 @@ class Connections(BaseConnections):
             return
         if fresh:
             self.close()
-        connection = self._take(fresh=fresh)
-        if connection is None:
-            with _in_time():
-                connection = psycopg.connect(source, **_options(source, until))
+        own: psycopg.Connection[Any] | None = None
         try:
-            yield connection
+            if self._idle and not fresh:
+                own = self._idle.pop()
+            if own is None:
+                with _in_time():
+                    own = psycopg.connect(source, **_options(source, until))
+            yield own
         finally:
-            if not self._keep(connection):
-                connection.close()
+            if own is not None and not self._keep(own):
+                own.close()
 
     def close(self) -> None:
         """Close the idle ones."""
@@ -198,17 +198,17 @@ class AsyncConnections(BaseConnections):
             return
         if fresh:
             await self.aclose()
-        connection = self._take(fresh=fresh)
-        if connection is None:
+        own: psycopg.AsyncConnection[Any] | None = None
+        if self._idle and not fresh:
+            own = self._idle.pop()
+        if own is None:
             with _in_time():
-                connection = await psycopg.AsyncConnection.connect(
-                    source, **_options(source, until)
-                )
+                own = await psycopg.AsyncConnection.connect(source, **_options(source, until))
         try:
-            yield connection
+            yield own
         finally:
-            if not self._keep(connection):
-                await connection.close()
+            if not self._keep(own):
+                await own.close()
 
     async def aclose(self) -> None:
         """See :meth:`Connections.close`."""

@@ -71,6 +71,9 @@ class Scope:
     def open(self) -> None:
         """Nothing begins."""
 
+    def cut(self, depth: int) -> None:
+        """Nothing has begun."""
+
     def close(self, *, outermost: bool) -> None:
         """Warn of transactions that are still open."""
         if not outermost:

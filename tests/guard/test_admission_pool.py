@@ -143,7 +143,7 @@ class TestSlots:
             with pytest.raises(asyncio.CancelledError):
                 await task
         slots = guard.databases[0].admissions._slots
-        assert slots._free == slots.capacity
+        assert slots.taken == 0
 
 
 async def _acquire(guard, resource):

@@ -7,11 +7,13 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from fencing.lease import leases
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import FrameType, ModuleType
+    from types import FrameType, ModuleType, TracebackType
 
-__all__ = ["interrupted_before_line"]
+__all__ = ["came_before_anything_could_be_done", "interrupted_before_line"]
 
 
 @contextmanager
@@ -39,3 +41,17 @@ def interrupted_before_line(number: int, *modules: ModuleType) -> Iterator[list[
         yield lines
     finally:
         sys.settrace(before)
+
+
+def came_before_anything_could_be_done(traceback: TracebackType | None) -> bool:
+    """Whether an exception came between the end of acquire and the first line of the block.
+
+    Or between its last line and the first of its end: there Python cannot catch it.
+    """
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if code.co_filename == leases.__file__ and code.co_name in {"__enter__", "__exit__"}:
+            lines = sorted({line for *_, line in code.co_lines() if line is not None})
+            return traceback.tb_lineno in lines[:2]
+        traceback = traceback.tb_next
+    return False

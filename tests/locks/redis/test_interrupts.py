@@ -34,12 +34,11 @@ from fencing.locks.redis import (
     waiting,
 )  # fmt: skip
 from fencing.locks.redis.scripts import keys_of
-from tests.support.interrupting import interrupted_before_line
+from tests.support.interrupting import came_before_anything_could_be_done, interrupted_before_line
 from tests.support.processes import ChildProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import TracebackType
 
     from tests.support.child import Parent
 
@@ -85,20 +84,6 @@ def try_it(locks: RedisLockService) -> None:
 def use_a_group(locks: RedisLockService) -> None:
     with locks.acquire_all(["another", "r"], ttl=60):
         pass
-
-
-def came_before_anything_could_be_done(traceback: TracebackType | None) -> bool:
-    """Whether an exception came between the end of acquire and the first line of the block.
-
-    Or between its last line and the first of its end: there Python cannot catch it.
-    """
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        if code.co_filename == leases.__file__ and code.co_name in {"__enter__", "__exit__"}:
-            lines = sorted({line for *_, line in code.co_lines() if line is not None})
-            return traceback.tb_lineno in lines[:2]
-        traceback = traceback.tb_next
-    return False
 
 
 @pytest.mark.parametrize(
