@@ -52,6 +52,7 @@ class Link:
         self.from_server, self.to_server = server
         self.requests = requests
         self.swallowing = False
+        self.answered = True
 
     def cut(self) -> None:
         """Close both connections at once."""
@@ -68,6 +69,8 @@ class TcpProxy:
         connections: How many connections clients have made.
         requests: What clients have sent: per command of Redis its words, per message of PostgreSQL
             its type and, where it has one, its SQL, per request to etcd its path and its body.
+        turns: How often a client has spoken after it was answered: round trips, unless it speaks
+            before its answer has come.
         bytes_sent: How many bytes clients have sent.
         bytes_received: How many bytes have gone back to clients.
         swallowed: Set when a reply has been swallowed.
@@ -198,6 +201,7 @@ class TcpProxy:
         """Start counting from zero."""
         self.connections = 0
         self.requests: list[Request] = []
+        self.turns = 0
         self.bytes_sent = 0
         self.bytes_received = 0
 
@@ -245,6 +249,8 @@ class TcpProxy:
     async def _ask(self, link: Link) -> None:
         while chunk := await link.from_client.read(CHUNK):
             self.bytes_sent += len(chunk)
+            self.turns += link.answered
+            link.answered = False
             self.requests.extend(link.requests.feed(chunk))
             if self._armed is not None and self._armed in chunk:
                 self._armed = None
@@ -280,6 +286,7 @@ class TcpProxy:
             if self._delay:
                 await asyncio.sleep(self._delay)
             self.bytes_received += len(chunk)
+            link.answered = True
             link.to_client.write(chunk)
             await link.to_client.drain()
 
