@@ -134,6 +134,7 @@ class ZooKeeperFaults:
 
 class TestFaults(FaultContract):
     counts_from_one = False
+    refuses_late_requests = True  # a session that comes again ends its earlier connection
 
     @pytest.fixture
     def faults(self, proxy: TcpProxy, zookeeper_namespace: str) -> ZooKeeperFaults:

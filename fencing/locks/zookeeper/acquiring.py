@@ -256,16 +256,21 @@ class _Acquiring:
                 f"answer came ({self.call.at - reply.asked_at:.3f} s): ask for a longer ttl, or "
                 "look why ZooKeeper answers so slowly"
             )
-        yield from self.leave()
+        yield from self.call.ask(Delete(self.mine))
+        self.call.repeated = False
+        self.mine = ""
 
     def wait(self, previous: Node) -> Steps[None]:
         """Wait until the node before ours is gone or over, or until the deadline."""
         call = self.call
         watched = Get(previous.path, watch=True)
         if self.waits:
-            reply = yield from call.ask(watched)
+            reply = yield from call.ask(watched, Get(self.mine))
             call.repeated = False
-            came = reply.came[0]
+            came, got = reply.came
+            if isinstance(got, Refused):
+                self.mine = ""  # its session has ended
+                return
         else:
             came = yield from self.change(watched, waits=True)
             if not self.mine:
@@ -315,7 +320,9 @@ class _Acquiring:
         return None
 
     def leave(self) -> Steps[None]:
-        """Remove our node; if that cannot be done at once, as soon as it can be."""
+        """Remove our node; if that cannot be done at once, as soon as it can be.
+
+        It is the last that is done: what is swept later must not be a node made since.
+        """
         if self.mine:
             yield from self.call.sweep(self.holder)
-        self.mine = ""

@@ -56,7 +56,7 @@ CONNECT_SECONDS = 2.0
 CLOSE_SECONDS = 2.0
 """How long the end of a session is waited for, in seconds."""
 
-_RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_jitter": 0.3, "max_delay": 0.3}
+_RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_jitter": 0.3, "max_delay": 0.25}
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
@@ -140,7 +140,7 @@ class Session:
             self._backlog = deque(item for item in self._backlog if item[0] is not batch)
 
     def sweep(self, parent: str, holder: str, done: Callable[[], object]) -> None:
-        """Remove a holder's nodes, now or with the next connection; say when that is done.
+        """Remove a holder's nodes, now or with the next connection; say when that is tried.
 
         Nobody may forget it: as long as the session lives, so does a waiter's node.
         """
@@ -153,24 +153,35 @@ class Session:
     def _pay(self, parent: str, holder: str) -> None:
         def looked() -> None:
             names = looking.came[0]
-            if isinstance(names, Refused):
+            if isinstance(names, BaseException):
+                self._told(holder)
+            elif isinstance(names, Refused):
                 self._paid(holder)
-            elif not isinstance(names, BaseException):
+            else:
                 mine = [node.path for node in line_of(parent, names) if node.holder == holder]
                 deleting = Batch([Delete(path) for path in mine], lambda: deleted(deleting))
                 self.ask(deleting)
 
         def deleted(deleting: Batch) -> None:
-            if not any(isinstance(each, BaseException) for each in deleting.came):
+            if any(isinstance(each, BaseException) for each in deleting.came):
+                self._told(holder)
+            else:
                 self._paid(holder)
 
         looking = Batch([Children(parent)], looked)
         self.ask(looking)
 
     def _paid(self, holder: str) -> None:
+        self._told(holder)
         with self._lock:
-            _, told = self._debts.pop(holder, ("", set()))
-        for done in told:
+            self._debts.pop(holder, None)
+
+    def _told(self, holder: str) -> None:
+        with self._lock:
+            _, told = self._debts.get(holder, ("", set()))
+            waiting = list(told)
+            told.clear()
+        for done in waiting:
             done()
 
     def close(self) -> None:
