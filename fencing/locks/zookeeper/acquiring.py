@@ -12,7 +12,7 @@
 * Everyone who asks has one node in the resource's queue, numbered by ZooKeeper; the first has the
   lock if its node is *persistent*. Whoever waits has an *ephemeral* one, so that nobody waits for a
   process that has died. From one kind to the other a node changes in one transaction, under its
-  name, and so keeps its place.
+  number, and so keeps its place.
 * A holder's node is not ephemeral, since a session may end while the lease is still trusted: that
   of a process that was stopped or cut off. It ends with its ttl: whoever is behind it removes it
   then (:mod:`~fencing.locks.zookeeper.judging`).
@@ -28,13 +28,13 @@ Everything here is without I/O and without a clock.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fencing.lease import trust_ends
 from fencing.locks.asking import NO_WAIT_SECONDS
 from fencing.locks.outcome import Grant, Held, label_of
 from fencing.locks.zookeeper.asking import (
-    Ask,
     Call,
     Children,
     Create,
@@ -44,6 +44,7 @@ from fencing.locks.zookeeper.asking import (
     Multi,
     Place,
     Refused,
+    Sync,
     Wait,
     milliseconds,
 )
@@ -94,7 +95,8 @@ def acquire(
     Raises:
         LockServiceError: ZooKeeper is out of reach, or what it keeps cannot be a lock of ours.
     """
-    acquiring = _Acquiring(request, holder, started_at, space, sightings)
+    waits = in_line or request.fair  # whoever may not have to wait begins as a holder
+    acquiring = _Acquiring(request, holder, started_at, space, sightings, waits=waits)
     try:
         if in_line:
             acquiring.call.at = yield Line(max(0.0, acquiring.deadline - started_at))
@@ -122,7 +124,8 @@ class _Acquiring:
 
     Attributes:
         mine: Our node, as far as we know.
-        waits: Whether it is ephemeral, as far as we know.
+        waits: Whether it is ephemeral, as far as we know; or is to be made so.
+        changes: How often it has changed, or may have.
         granted: What to believe if our node is found to be the first of the queue: it was made
             persistent by an answered request, and not changed since.
         line: The queue, as it was seen last.
@@ -135,6 +138,8 @@ class _Acquiring:
         started_at: float,
         space: Space,
         sightings: Sightings,
+        *,
+        waits: bool,
     ) -> None:
         self.request = request
         self.holder = holder
@@ -147,7 +152,8 @@ class _Acquiring:
         self.sightings = sightings
         self.reference: Reference | None = None
         self.mine = ""
-        self.waits = False
+        self.waits = waits
+        self.changes = 0
         self.granted: tuple[Stat, Any, Reply] | None = None
         self.line: list[Node] = []
         self.too_late = 0
@@ -183,30 +189,33 @@ class _Acquiring:
         """Make a node, or find one that an unanswered request has made."""
         call = self.call
         self.granted = None
-        made = Create(f"{call.parent}/{self.holder}-", self.content, sequence=True)
+        made = Create(
+            f"{call.parent}/{self.holder}-", self.content, sequence=True, ephemeral=self.waits
+        )
         look = Children(call.parent)
-
-        def asking(within: float) -> Ask:
-            # Twice it must not be made.
-            return Ask((look,) if call.repeated else (made, look, self.offset), within)
-
-        reply: Reply = yield from call.until_answered(asking)
+        reply = yield from call.ask_once(made, look, self.offset, or_else=self.search)
         if call.repeated:
-            call.repeated = False
-            self.line = call.line_in(reply.came[0])
-            found = [node.path for node in self.line if node.holder == self.holder]
-            self.mine = found[0] if found else ""
+            self.find_mine(reply)
             return
         created, looked, offset = reply.came
         if isinstance(created, Refused):
             yield from call.set_up()
-            call.repeated = False
             return
         self.mine, stat = created
-        self.waits = False
         self.reference = Reference.made(stat, reply.at)
-        self.granted = stat, offset, reply
+        self.granted = None if self.waits else (stat, offset, reply)
         self.line = call.line_in(looked)
+
+    @property
+    def search(self) -> tuple[Operation, ...]:
+        """What to ask when we do not know whether we have a node."""
+        return Sync(self.call.parent), Children(self.call.parent)
+
+    def find_mine(self, reply: Reply) -> None:
+        """Find our node in the answer to that."""
+        self.line = self.call.line_in(reply.came[1])
+        found = [node.path for node in self.line if node.holder == self.holder]
+        self.mine = found[0] if found else ""
 
     def take(self) -> Steps[Grant | None]:
         """We are the first: the lock is ours once our node is persistent."""
@@ -232,17 +241,27 @@ class _Acquiring:
     def change(self, also: Operation, *, waits: bool) -> Steps[Any]:
         """Make our node ephemeral or persistent, and do something more; return what came of that.
 
-        What it was does not matter, so it may be asked twice.
+        Its number stays, but not its name: whoever has found that the time of a node is over, and
+        removes it, must not remove what it has become since.
         """
+        call = self.call
         self.granted = None
-        both = Multi((Delete(self.mine), Create(self.mine, self.content, ephemeral=waits)))
-        reply = yield from self.call.ask(both, Get(self.mine), also)
-        self.call.repeated = False
-        changed, got, came = reply.came
-        if isinstance(changed, Refused) or isinstance(got, Refused):
-            self.mine, self.line = "", []
+        self.changes += 1
+        changed = f"{self.mine.partition('.')[0]}.{self.changes}"
+        both = Multi((Delete(self.mine), Create(changed, self.content, ephemeral=waits)))
+        reply = yield from call.ask_once(both, Get(changed), also, or_else=self.search)
+        if call.repeated:
+            self.find_mine(reply)
+            self.waits = False  # as far as we know
             return None
-        self.waits = waits
+        done, got, came = reply.came
+        if isinstance(done, Refused) or isinstance(got, Refused):
+            self.mine = ""
+            return None
+        self.line = [
+            replace(node, path=changed) if node.path == self.mine else node for node in self.line
+        ]
+        self.mine, self.waits = changed, waits
         self.reference = Reference.made(got[1], reply.at)
         if not waits:
             self.granted = got[1], came, reply
@@ -257,23 +276,21 @@ class _Acquiring:
                 "look why ZooKeeper answers so slowly"
             )
         yield from self.call.ask(Delete(self.mine))
-        self.call.repeated = False
         self.mine = ""
 
     def wait(self, previous: Node) -> Steps[None]:
         """Wait until the node before ours is gone or over, or until the deadline."""
         call = self.call
         watched = Get(previous.path, watch=True)
-        if self.waits:
+        if not self.waits:
+            came = yield from self.change(watched, waits=True)
+            if came is None:
+                return
+        else:
             reply = yield from call.ask(watched, Get(self.mine))
-            call.repeated = False
             came, got = reply.came
             if isinstance(got, Refused):
                 self.mine = ""  # its session has ended
-                return
-        else:
-            came = yield from self.change(watched, waits=True)
-            if not self.mine:
                 return
         if not isinstance(came, Refused):
             over = self.over(previous, came)
@@ -283,9 +300,7 @@ class _Acquiring:
                 return  # it has changed, or it is time to look again
             if call.at >= over:
                 yield from call.ask(Delete(previous.path, came[1].version))
-                call.repeated = False
         self.line = yield from call.line()
-        call.repeated = False
 
     def over(self, node: Node, came: Any) -> float:  # noqa: ANN401 - as `Reply` has it
         """When the time of one before us is over; infinity: of one that waits as we do."""
@@ -316,7 +331,6 @@ class _Acquiring:
                 )
             yield from call.ask(Delete(first.path, came[1].version))
         self.line = yield from call.line()
-        call.repeated = False
         return None
 
     def leave(self) -> Steps[None]:

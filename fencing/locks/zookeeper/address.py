@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 __all__ = ["Address"]
@@ -22,7 +22,7 @@ class Address:
 
     hosts: str
     user: str | None
-    password: str | None
+    password: str | None = field(repr=False)
 
     @classmethod
     def parse(cls, url: str) -> Address:

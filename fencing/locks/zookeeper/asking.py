@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Ask", "Call", "Check", "Children", "Create", "Delete", "Get", "Line", "Multi", "Operation",
-    "Place", "Refused", "Reply", "Set", "Stat", "Step", "Steps", "Sweep", "Wait", "milliseconds",
+    "Place", "Refused", "Reply", "Set", "Stat", "Step", "Steps", "Sweep", "Sync", "Wait",
+    "milliseconds",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -119,13 +120,24 @@ class Children:
 
 
 @dataclass(frozen=True, slots=True)
+class Sync:
+    """Have the server catch up with the leader, so that what is read next is not out of date.
+
+    A session sees what it has written itself. It need not see what it has written through another
+    server, if it has never heard that it was done.
+    """
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Multi:
     """All of these or none; ``None`` comes back, or which one was `Refused`."""
 
     operations: tuple[Create | Delete | Set | Check, ...]
 
 
-Operation = Create | Delete | Set | Get | Children | Multi
+Operation = Create | Delete | Set | Get | Children | Sync | Multi
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +254,20 @@ class Call(BaseCall):
         super().__init__(resource, started_at, ends=ends)
         self.space = space
         self.parent = space.parent(resource)
+
+    def ask_once(self, *operations: Operation, or_else: tuple[Operation, ...]) -> Steps[Reply]:
+        """Ask what must not be done twice.
+
+        After trouble nobody knows whether it was done; from then on something else is asked, and
+        ``repeated`` says that it is the answer to that.
+        """
+        self.repeated = False
+
+        def asking(within: float) -> Ask:
+            return Ask(or_else if self.repeated else operations, within)
+
+        reply: Reply = yield from self.until_answered(asking)
+        return reply
 
     def ask(self, *operations: Operation) -> Steps[Reply]:
         """Ask until there is an answer; only for what may be done twice."""

@@ -4,8 +4,9 @@
 
     /fencing                             the namespace
     /fencing/locks/account:42            a container of the resource's nodes: its queue
-    /fencing/locks/account:42/4f…1a-0000000007
-                                         a holder or a waiter: its nonce, its place in the queue
+    /fencing/locks/account:42/4f…1a-0000000007.2
+                                         a holder or a waiter: its nonce, its place in the queue,
+                                         and how often it has changed from the one to the other
     /fencing/offsets/account:42          what is added to its tokens, if anything
     /fencing/clock                       written to in order to learn ZooKeeper's time
 """
@@ -24,7 +25,8 @@ __all__ = ["Content", "Node", "Space", "check_namespace", "content_of", "line_of
 
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_:@=,+")
 
-_NODE = re.compile(r"([0-9a-f]{32})-([0-9]{10})", re.ASCII)
+_NODE = re.compile(r"([0-9a-f]{32})-([0-9]{10})(?:\.[0-9]{1,10})?", re.ASCII)
+"""A nonce, a number, and how often the node has changed its kind."""
 
 _CONTENT = re.compile(rb"1 ([0-9]{1,9}) (.*)", re.ASCII | re.DOTALL)
 """Of which version it is, the ttl in milliseconds, and the holder's label."""

@@ -33,6 +33,7 @@ from fencing.locks.zookeeper.asking import (
     Multi,
     Refused,
     Set,
+    Sync,
 )
 from fencing.locks.zookeeper.batches import Batch
 from fencing.locks.zookeeper.containers import create_container
@@ -108,6 +109,7 @@ class Session:
         self._client: Any = None
         self._connected = False
         self._failures = 0
+        self._lost_at: float | None = None
         self._backlog: deque[tuple[Batch, int]] = deque()
         self._outstanding = 0
         self._debts: dict[str, tuple[str, set[Callable[[], object]]]] = {}
@@ -125,8 +127,23 @@ class Session:
             return
         with self._lock:
             self._backlog.extend((batch, number) for number in range(len(batch.operations)))
+            over = self._give_up_session()
             self._start()
+        if over is not None:
+            threading.Thread(target=self._end, args=(over,), daemon=True).start()
         self._send()
+
+    def _give_up_session(self) -> Any:  # noqa: ANN401 - kazoo has no types
+        """Do not go on with a session that must have ended; return its client.
+
+        A server that has lost its data lets nobody in who has seen later transactions than it has,
+        and a client insists on those.
+        """
+        lost_at, seconds = self._lost_at, self._options["timeout"]
+        if self._client is None or lost_at is None or now() < lost_at + seconds:
+            return None
+        over, self._client, self._lost_at = self._client, None, None
+        return over
 
     def _notice_fork(self) -> None:
         # A forked child has none of its parent's threads, and must not touch its connection.
@@ -152,7 +169,7 @@ class Session:
 
     def _pay(self, parent: str, holder: str) -> None:
         def looked() -> None:
-            names = looking.came[0]
+            names = looking.came[1]
             if isinstance(names, BaseException):
                 self._told(holder)
             elif isinstance(names, Refused):
@@ -168,7 +185,7 @@ class Session:
             else:
                 self._paid(holder)
 
-        looking = Batch([Children(parent)], looked)
+        looking = Batch([Sync(parent), Children(parent)], looked)
         self.ask(looking)
 
     def _paid(self, holder: str) -> None:
@@ -189,7 +206,7 @@ class Session:
         self._notice_fork()
         with self._lock:
             client, self._client = self._client, None
-            self._connected = False
+            self._connected, self._lost_at = False, None
             self._debts.clear()
         if client is not None:
             # kazoo waits for its connection's end, which a server that says nothing can put off.
@@ -233,6 +250,7 @@ class Session:
             if client is not self._client:
                 return
             self._connected = state == KazooState.CONNECTED
+            self._lost_at = None if self._connected else self._lost_at or now()
             if self._connected:
                 self._failures = 0
                 debts = [(parent, holder) for holder, (parent, _) in self._debts.items()]
@@ -310,6 +328,8 @@ def _sent(client: Any, operation: Operation, watch: Callable[[Any], object] | No
             result = client.set_async(path, data(now()) if callable(data) else data, version)
         case Get(path, watched):
             result = client.get_async(path, watch if watched else None)
+        case Sync(path):
+            result = client.sync_async(path)
         case Multi(operations):
             result = _transaction(client, operations).commit_async()
         case _:
