@@ -69,6 +69,11 @@ class ZooKeeperRequests:
                     yield (b"%d" % kind,)
             self._greeted = True
 
+    @classmethod
+    def is_heartbeat(cls, answer: bytes) -> bool:
+        """Whether what a server says is an answer to a ping, and nothing else."""
+        return len(answer) == 20 and struct.unpack_from("!i", answer, 4) == (cls.PING,)
+
 
 class PostgresRequests:
     """Frontend messages: their type and, for ``Q`` (query) and ``P`` (parse), the SQL.

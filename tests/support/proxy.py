@@ -176,7 +176,7 @@ class TcpProxy:
         self._delay = seconds
 
     def hold(self) -> None:
-        """Hold back all replies until `release`."""
+        """Hold back all replies until `release`; not those to a heartbeat."""
         self._run(self._set_gate(opened=False))
 
     def release(self) -> None:
@@ -280,7 +280,8 @@ class TcpProxy:
                 self._kept_back.append((link, chunk))
                 self.kept_back.set()
                 continue
-            if not self._gate.is_set():
+            is_heartbeat = getattr(link.requests, "is_heartbeat", None)
+            if not self._gate.is_set() and not (is_heartbeat and is_heartbeat(chunk)):
                 self.held.set()
                 await self._gate.wait()
             if self._delay:

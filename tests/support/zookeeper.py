@@ -67,14 +67,18 @@ class ZooKeeperProcess:
         port: Where it listens for clients; default: a free port.
         more: More lines for its configuration, of which ``{data}`` is its directory.
         number: Its number in an ensemble.
+        options: Options for Java.
 
     Attributes:
         port: Where it listens for clients.
     """
 
-    def __init__(self, port: int = 0, more: str = "", number: int = 0) -> None:
+    def __init__(
+        self, port: int = 0, more: str = "", number: int = 0, options: tuple[str, ...] = ()
+    ) -> None:
         if MISSING:
             pytest.skip(MISSING)
+        self._options = options
         self.port = port or free_ports(1)[0]
         self._process = ServerProcess("zookeeper", _SIGNALS, in_memory=True)
         self._data = self._process.directory / "data"
@@ -100,7 +104,7 @@ class ZooKeeperProcess:
         self._process.run(
             [
                 "java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC",
-                "-Dzookeeper.forceSync=no", "-Dznode.container.checkIntervalMs=500",
+                "-Dzookeeper.forceSync=no", *self._options,
                 "-cp", _JAR, "org.apache.zookeeper.server.quorum.QuorumPeerMain", self._settings,
             ]
         )  # fmt: skip

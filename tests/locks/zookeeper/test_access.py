@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
+from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
 from fencing import LockServiceError, ZooKeeperLockService
-from tests.support.zookeeper import free_ports
+from tests.support.zookeeper import ZooKeeperProcess, free_ports
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def with_user(url: str, user: str) -> str:
@@ -95,11 +100,26 @@ def test_what_is_in_the_queue_and_is_not_ours_is_named(locks: Any, looker: Any) 
         locks.force_release("r")
 
 
-def test_an_empty_resource_s_node_is_removed_by_zookeeper(locks: Any, looker: Any) -> None:
-    locks.acquire("r").release()
-    parent = looker.space.parent("r")
-    pause = time.monotonic() + 30
-    while looker.client.exists(parent):
-        assert time.monotonic() < pause
-        time.sleep(0.1)
-    locks.acquire("r").release()
+def test_an_empty_resource_s_node_is_removed_by_zookeeper() -> None:
+    often = ("-Dznode.container.checkIntervalMs=200",)  # every minute by default
+    with (
+        ZooKeeperProcess(options=often) as server,
+        ZooKeeperLockService.from_url(server.url, session_timeout=1.0) as locks,
+        looking_at(server.url) as client,
+    ):
+        for _ in range(2):  # removed, it is made anew
+            with locks.acquire("r", ttl=60) as lease:
+                assert lease.owned()
+            give_up = time.monotonic() + 30
+            while client.exists("/fencing/locks/r"):
+                assert time.monotonic() < give_up
+                time.sleep(0.05)
+
+
+@contextmanager
+def looking_at(url: str) -> Iterator[Any]:
+    client = KazooClient(url.removeprefix("zookeeper://").rstrip("/"))
+    client.start()
+    yield client
+    client.stop()
+    client.close()
