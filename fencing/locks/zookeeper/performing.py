@@ -209,16 +209,23 @@ class _AsyncEvent:
 def _reply(batch: Batch, within: float, session: Session) -> Reply:
     at = now()
     if not batch.is_done:
-        raise silence(within, connected=session.connected, at=at)
+        raise _unanswered(within, session, at)
     for came in batch.came:
         if isinstance(came, BaseException):
             raise trouble_of(came, at=at)
     return Reply(batch.came, batch.asked_at, at)
 
 
+def _unanswered(within: float, session: Session, at: float) -> Trouble:
+    failure = None if session.connected else session.failure
+    if failure is not None:
+        return trouble_of(failure, at=at)
+    return silence(within, connected=session.connected, at=at)
+
+
 def _each(batch: Batch, within: float, session: Session) -> list[Reply | Trouble]:
     at = now()
-    unanswered = silence(within, connected=session.connected, at=at)
+    unanswered = _unanswered(within, session, at)
     came: list[Reply | Trouble] = []
     for each in batch.came:
         if each is None:

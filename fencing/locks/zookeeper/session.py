@@ -94,6 +94,9 @@ class Session:
     Args:
         hosts: As kazoo has them: ``host:port,host:port/chroot``.
         options: For ``KazooClient``.
+
+    Attributes:
+        failure: Why the last attempt to reach a server has failed; ``None``: there is a connection.
     """
 
     def __init__(self, hosts: str, options: dict[str, Any]) -> None:
@@ -109,6 +112,7 @@ class Session:
         self._client: Any = None
         self._connected = False
         self._failures = 0
+        self.failure: BaseException | None = None
         self._lost_at: float | None = None
         self._backlog: deque[tuple[Batch, int]] = deque()
         self._outstanding = 0
@@ -239,6 +243,7 @@ class Session:
             if client is not self._client:
                 return
             self._failures += 1
+            self.failure = error
             # A name may stand for two addresses, of which one is none of the server's.
             every = self._failures >= 2 * len(client.hosts)
         if every:
@@ -252,7 +257,7 @@ class Session:
             self._connected = state == KazooState.CONNECTED
             self._lost_at = None if self._connected else self._lost_at or now()
             if self._connected:
-                self._failures = 0
+                self._failures, self.failure = 0, None
                 debts = [(parent, holder) for holder, (parent, _) in self._debts.items()]
             ended = client.client_state
             if ended in (KeeperState.CLOSED, KeeperState.AUTH_FAILED):
