@@ -345,7 +345,13 @@ class BaseLease:
         if self.watcher is not None:
             self.watcher.notice(self)
 
-    def _was_lost(self) -> LeaseLostError:
+    @property
+    def was_found_lost(self) -> bool:
+        """Whether its end was noticed before it was released."""
+        return self._lost or self._expired
+
+    def was_lost(self) -> LeaseLostError:
+        """The error of a release that had nothing to give back any more."""
         # The lock service need not have noticed: it was the database that saw a newer holder, or
         # nothing of the lock was left to be released.
         return self._as_lost(

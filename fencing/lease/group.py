@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Generic, NoReturn, Self, TypeVar, overload
 
 from fencing.errors import FencingError, LeaseLostError, LockServiceError
 from fencing.lease import AsyncLease, BaseLease, Lease
+from fencing.lease.freeing import Failure, free_together, free_together_async, raise_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,6 +38,32 @@ class BaseLeaseGroup(Sequence[LeaseT], Generic[LeaseT]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {list(self._leases)}>"
 
+    def _due(self) -> list[LeaseT]:
+        """Those that a release gives back: the last one first."""
+        return [
+            lease
+            for lease in reversed(self._leases)
+            if not lease.released and not lease.is_foreign and lease.blocks.give_back()
+        ]
+
+    @staticmethod
+    def _settle_each(
+        leases: Iterable[LeaseT], failures: Iterable[Failure], body: BaseException | None
+    ) -> None:
+        """What each says of its release at the end of its block, as if they were nested."""
+        raised = body
+        for lease, failure in zip(leases, failures, strict=True):
+            try:
+                if not isinstance(failure, LeaseLostError | LockServiceError | None):
+                    raise failure  # noqa: TRY301 - as it would be by a single one
+                lease._settle(failure, raised)  # noqa: SLF001 - the same, of one lease
+            except Exception as error:  # noqa: BLE001 - raised when all have said theirs
+                if error.__context__ is None:
+                    error.__context__ = raised
+                raised = error
+        if raised is not body and raised is not None:
+            raise raised
+
     @property
     def lost(self) -> bool:
         """Whether any of the leases ended before it was released."""
@@ -51,9 +78,10 @@ class BaseLeaseGroup(Sequence[LeaseT], Generic[LeaseT]):
 class LeaseGroup(BaseLeaseGroup[Lease]):
     """Leases that were acquired together, in the order in which they were asked for.
 
-    A context manager: inside its block all of them are in force, and its end releases all, even
-    if that fails for one. What a single lease says of its loss at the end of its block, each of
-    them says; an exception of the block always wins, and others are notes of it.
+    A context manager: inside its block all of them are in force, and its end releases all, even if
+    that fails for one; in one round trip, where their lock service can. What a single lease says of
+    its loss at the end of its block, each of them says; an exception of the block always wins, and
+    others are notes of it.
     """
 
     def renew(self, ttl: float | None = None) -> None:
@@ -77,9 +105,7 @@ class LeaseGroup(BaseLeaseGroup[Lease]):
             LockServiceError: The lock service could not be told; locks end by their ttl.
         """
         try:
-            with ExitStack() as stack:
-                for lease in self._leases:
-                    stack.callback(lease.release)
+            raise_all(free_together(self._due()))
         except FencingError:
             raise
         except BaseException:
@@ -102,7 +128,7 @@ class LeaseGroup(BaseLeaseGroup[Lease]):
             with ExitStack() as stack:
                 for lease in self._leases:
                     stack.enter_context(lease)
-                self._blocks = stack.pop_all()
+                stack.pop_all()
             return self  # noqa: TRY300 - an interrupt before this line finds the locks held, too
         except FencingError:
             raise
@@ -117,7 +143,8 @@ class LeaseGroup(BaseLeaseGroup[Lease]):
         traceback: TracebackType | None,
     ) -> None:
         try:
-            self._blocks.__exit__(kind, body, traceback)
+            ended = [lease for lease in reversed(self._leases) if lease._close()]  # noqa: SLF001
+            self._settle_each(ended, free_together(ended), body)
         except FencingError:
             raise
         except BaseException:
@@ -140,9 +167,7 @@ class AsyncLeaseGroup(BaseLeaseGroup[AsyncLease]):
 
     async def release(self) -> None:
         """See :meth:`LeaseGroup.release`."""
-        async with AsyncExitStack() as stack:
-            for lease in self._leases:
-                stack.push_async_callback(lease.release)
+        raise_all(await free_together_async(self._due()))
 
     async def __aenter__(self) -> Self:
         try:
@@ -164,4 +189,9 @@ class AsyncLeaseGroup(BaseLeaseGroup[AsyncLease]):
         body: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._blocks.__aexit__(kind, body, traceback)
+        if any(lease.cancel_on_loss for lease in self._leases):
+            # Each has a block of its own, whose cancellation it takes back.
+            await self._blocks.__aexit__(kind, body, traceback)
+            return
+        ended = [lease for lease in reversed(self._leases) if lease._leave()]  # noqa: SLF001
+        self._settle_each(ended, await free_together_async(ended), body)

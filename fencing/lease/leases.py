@@ -123,10 +123,10 @@ class Lease(BaseLease):
             self._free()
 
     def _free(self) -> None:
-        lost = self._lost or self._expired
+        lost = self.was_found_lost
         self.service.release(self)
         if lost:
-            raise self._was_lost()
+            raise self.was_lost()
 
     def owned(self) -> bool:
         """Ask the lock service whether it still has this lease; if not, the lease is lost.
@@ -263,10 +263,10 @@ class AsyncLease(BaseLease):
             await self._free()
 
     async def _free(self) -> None:
-        lost = self._lost or self._expired
+        lost = self.was_found_lost
         await self.service.release(self)
         if lost:
-            raise self._was_lost()
+            raise self.was_lost()
 
     async def owned(self) -> bool:
         """See :meth:`Lease.owned`."""
@@ -320,6 +320,11 @@ class AsyncLease(BaseLease):
         if loss is not None:
             raise loss from body
         self._settle(failure, body)
+
+    def _leave(self) -> bool:
+        """End the innermost block, which nothing has cancelled; whether to release the lease."""
+        self._cancelled_blocks.pop()
+        return self._close()
 
     def cancel_blocks(self) -> None:
         """See :meth:`BaseLease.cancel_blocks`; the innermost block that did ask is cancelled."""

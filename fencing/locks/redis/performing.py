@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fencing.cancelling import heeding
 from fencing.clock import now
-from fencing.locks.asking import CLEAN_UP_SECONDS, Pause
+from fencing.errors import FencingError
+from fencing.locks.asking import ATTEMPT_SECONDS, CLEAN_UP_SECONDS, Pause, Trouble
 from fencing.locks.performing import go_through, go_through_async, see_through
 from fencing.locks.redis import steps
 from fencing.locks.redis.asking import NO_SUCH_NODE, Ask, Call, Reply
 from fencing.locks.redis.clients import AsyncSibling, Sibling
 from fencing.locks.redis.listening import AsyncWaiters, Waiters
-from fencing.locks.redis.scripts import keys_of, keys_of_all
+from fencing.locks.redis.scripts import RELEASE, keys_of, keys_of_all
 from fencing.locks.redis.trouble import REDIS_ERRORS, trouble_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from fencing.lease import BaseLease
-    from fencing.locks.asking import Trouble
     from fencing.locks.redis.asking import Step, Steps
     from fencing.locks.redis.clients import AnyAsyncClient, AnyClient
     from fencing.locks.redis.waiters import AsyncWaiter, Waiter
@@ -123,6 +123,35 @@ class Performer:
         if why := self.perform(steps.release(lease, started_at=now()), lease.resource):
             self._waiters.note_silence(why)
 
+    def release_many(self, leases: Sequence[BaseLease]) -> list[FencingError | None]:
+        """Give leases back in one pipeline; what fails is tried again by itself.
+
+        Returns:
+            For each the error that :meth:`release` would have raised, if any.
+        """
+        started_at = now()
+        for lease in leases:
+            lease.note_releasing()
+        asks = [
+            (lease.resource, Ask(RELEASE, steps.release_of(lease), ATTEMPT_SECONDS))
+            for lease in leases
+        ]
+        came = self.perform_together(asks, ATTEMPT_SECONDS)
+        errors: list[FencingError | None] = []
+        for lease, each in zip(leases, came, strict=True):
+            try:
+                if isinstance(each, Trouble):
+                    again = steps.release(lease, started_at=started_at, repeated=True)
+                    told: str | FencingError = self.perform(again, lease.resource)
+                else:
+                    told = steps.judge_release(lease, each, started_at=started_at)
+            except FencingError as error:
+                told = error
+            if isinstance(told, str) and told:
+                self._waiters.note_silence(told)
+            errors.append(None if isinstance(told, str) else told)
+        return errors
+
     def _give_back(self, resource: str, holder: str) -> None:
         call = Call(resource, now(), ends=now() + CLEAN_UP_SECONDS)
         self.perform(call.clean_up(holder), resource)
@@ -219,6 +248,31 @@ class AsyncPerformer:
         """Give a lease back, as :func:`fencing.locks.redis.steps.release` does."""
         if why := await self.perform(steps.release(lease, started_at=now()), lease.resource):
             self._waiters.note_silence(why)
+
+    async def release_many(self, leases: Sequence[BaseLease]) -> list[FencingError | None]:
+        """See :meth:`Performer.release_many`."""
+        started_at = now()
+        for lease in leases:
+            lease.note_releasing()
+        asks = [
+            (lease.resource, Ask(RELEASE, steps.release_of(lease), ATTEMPT_SECONDS))
+            for lease in leases
+        ]
+        came = await self.perform_together(asks, ATTEMPT_SECONDS)
+        errors: list[FencingError | None] = []
+        for lease, each in zip(leases, came, strict=True):
+            try:
+                if isinstance(each, Trouble):
+                    again = steps.release(lease, started_at=started_at, repeated=True)
+                    told: str | FencingError = await self.perform(again, lease.resource)
+                else:
+                    told = steps.judge_release(lease, each, started_at=started_at)
+            except FencingError as error:
+                told = error
+            if isinstance(told, str) and told:
+                self._waiters.note_silence(told)
+            errors.append(None if isinstance(told, str) else told)
+        return errors
 
     async def _give_back(self, resource: str, holder: str) -> None:
         call = Call(resource, now(), ends=now() + CLEAN_UP_SECONDS)

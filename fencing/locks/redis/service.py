@@ -20,6 +20,7 @@ from fencing.clock import now
 from fencing.errors import FencingError, LockNotAcquiredError
 from fencing.lease import AsyncLease, Lease, new_holder
 from fencing.locks.base import AsyncBaseLockService, BaseLockService, facts_of
+from fencing.locks.performing import see_through
 from fencing.locks.redis import acquiring, looking, steps, together
 from fencing.locks.redis.addresses import async_client_at, client_at
 from fencing.locks.redis.administration import Administration, AsyncAdministration
@@ -160,6 +161,17 @@ class RedisLockService(Administration, BaseLockService):
     def release(self, lease: Lease) -> None:
         """See :meth:`BaseLockService.release`."""
         self._redis.release(lease)
+
+    def release_many(self, leases: Sequence[Lease]) -> list[FencingError | None]:
+        """Give leases back together, in one pipeline; nothing is raised.
+
+        Args:
+            leases: The leases; what cannot be given back in it is tried again by itself.
+
+        Returns:
+            For each the error that :meth:`release` would have raised; ``None``: it is released.
+        """
+        return self._redis.release_many(leases)
 
     def _raise_token(self, lease: Lease, floor: int) -> None:
         self._redis.perform(
@@ -321,6 +333,10 @@ class AsyncRedisLockService(AsyncAdministration, AsyncBaseLockService):
     async def release(self, lease: AsyncLease) -> None:
         """See :meth:`RedisLockService.release`."""
         await self._redis.release(lease)
+
+    async def release_many(self, leases: Sequence[AsyncLease]) -> list[FencingError | None]:
+        """See :meth:`RedisLockService.release_many`; a cancellation is passed on afterwards."""
+        return await see_through(self._redis.release_many(leases))
 
     async def _raise_token(self, lease: AsyncLease, floor: int) -> None:
         await self._redis.perform(

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from fencing.lease import BaseLease
     from fencing.locks.redis.asking import Reply, Steps
 
-__all__ = ["judge_renewal", "raise_token", "release", "renew", "renewal_of"]
+__all__ = [
+    "judge_release", "judge_renewal", "raise_token", "release", "release_of", "renew", "renewal_of",
+]  # fmt: skip
 
 
 def renew(
@@ -116,8 +118,13 @@ def _judge_renewal(
             raise call.nonsense(reply)
 
 
-def release(lease: BaseLease, *, started_at: float) -> Steps[str]:
+def release(lease: BaseLease, *, started_at: float, repeated: bool = False) -> Steps[str]:
     """Give a lease back. Whatever comes of it, nothing can be done under the lease any more.
+
+    Args:
+        lease: The lease.
+        started_at: When it was first sent (:func:`fencing.clock.now`, seconds).
+        repeated: Whether it was sent before.
 
     Returns:
         Why Redis could not hand it over to who waits, as it says; empty if there was no trouble.
@@ -127,6 +134,7 @@ def release(lease: BaseLease, *, started_at: float) -> Steps[str]:
         LockServiceError: Redis could not be told; the lock ends by its ttl.
     """
     call = Call(lease.resource, started_at, ends=started_at + RELEASE_SECONDS)
+    call.repeated = repeated
     lease.note_releasing()
     try:
         reply, facts = yield from call.ask(RELEASE, *release_of(lease))
@@ -139,6 +147,27 @@ def release(lease: BaseLease, *, started_at: float) -> Steps[str]:
         lease.note_released()
         yield from call.clean_up(lease.holder)
         raise
+    return _judge_release(call, lease, reply, facts, started_at)
+
+
+def judge_release(lease: BaseLease, came: Reply, *, started_at: float) -> str | FencingError:
+    """What has come of a release that travelled with others; noted in the lease.
+
+    Returns:
+        What :func:`release` returns, or the error that it would raise.
+    """
+    call = Call(lease.resource, came.at, ends=came.at)
+    try:
+        call.check_echo(came, lease.holder)
+        return _judge_release(call, lease, came, came.answer[2:], started_at)
+    except FencingError as error:
+        lease.note_released()
+        return error
+
+
+def _judge_release(
+    call: Call, lease: BaseLease, reply: Reply, facts: list[str], started_at: float
+) -> str:
     match reply.answer[0]:
         case "released":
             lease.note_released()

@@ -43,6 +43,7 @@ class TestOneScript:
         group = await locks.acquire_all([f"r{number}" for number in range(50)], ttl=10)
         assert proxy.commands() == 1
         await group.release()
+        assert all(lease.released for lease in group)
 
     async def test_when_one_is_held_nothing_is_taken(
         self, locks: Any, redis_client: redis.Redis, redis_namespace: str
@@ -172,6 +173,57 @@ class TestFaults:
         for _ in range(2):
             redis_client.script_flush()
             await (await locks.acquire_all(["a", "b"], ttl=10)).release()
+
+    @pytest.mark.parametrize("how", ["block", "release"])
+    async def test_all_are_given_back_in_one_message(
+        self, locks: Any, redis_client: redis.Redis, lock_value: LookUp, how: str
+    ) -> None:
+        group = await locks.acquire_all(["a", "b", "c"], ttl=60)
+        reads = redis_client.info("stats")["total_reads_processed"]
+        if how == "block":
+            async with group:
+                pass
+        else:
+            await group.release()
+        # The look at it is another; each by itself would be four.
+        assert redis_client.info("stats")["total_reads_processed"] - reads < 4
+        assert all(lease.released for lease in group)
+        assert [lock_value(name) for name in "abc"] == [None] * 3
+        await group.release()  # does nothing
+
+    async def test_an_answer_that_is_lost_is_no_loss(
+        self, locks: Any, proxy: TcpProxy, lock_value: LookUp
+    ) -> None:
+        group = await locks.acquire_all(["a", "b", "c"], ttl=60)
+        proxy.swallow_reply(containing=b"EVALSHA")
+        await group.release()
+        assert proxy.swallowed.is_set()
+        assert not group.lost
+        assert [lock_value(name) for name in "abc"] == [None] * 3
+
+    @pytest.mark.parametrize("in_block", [False, True])
+    async def test_those_that_were_lost_are_told_and_the_others_released(
+        self,
+        locks: Any,
+        redis_client: redis.Redis,
+        redis_namespace: str,
+        lock_value: LookUp,
+        *,
+        in_block: bool,
+    ) -> None:
+        group = await locks.acquire_all(["a", "b", "c"], ttl=60)
+        redis_client.set(keys_of(redis_namespace, "b")[0], f"9:{'f' * 32}:", px=60_000)
+
+        async def give_back() -> None:
+            if in_block:
+                async with group:
+                    return
+            await group.release()
+
+        with pytest.raises(LeaseLostError) as caught:
+            await give_back()
+        assert caught.value.resource == "b"
+        assert [lock_value(name) for name in "ac"] == [None, None]
 
     async def test_one_release_that_fails_does_not_keep_the_others(
         self, locks: Any, redis_client: redis.Redis, redis_namespace: str, lock_value: LookUp
