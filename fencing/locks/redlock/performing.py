@@ -9,13 +9,11 @@ the resource is sent after that: a release must not overtake the request for the
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import os
 import queue
-import threading
 import time
 import weakref
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fencing.clock import now
@@ -27,6 +25,7 @@ from fencing.locks.redis.performing import texts_in
 from fencing.locks.redis.scripts import SCAN, keys_of
 from fencing.locks.redis.trouble import REDIS_ERRORS, trouble_of
 from fencing.locks.redlock.asking import AskNodes, Came, Gathering, Wanted, checked
+from fencing.locks.redlock.crew import Crew
 from fencing.locks.redlock.scripts import RENEW
 from fencing.locks.redlock.waiters import AsyncRoom, AsyncWaiter, Room, Waiter
 
@@ -37,15 +36,13 @@ if TYPE_CHECKING:
     import redis.asyncio
 
     from fencing.locks.redlock.asking import Quorum, Replies, Step, Steps
+    from fencing.locks.redlock.crew import Job
 
 __all__ = ["AsyncPerformer", "Performer"]
 
 T = TypeVar("T")
 
 Asked = Reply | Trouble
-
-THREADS = 32
-"""How many threads may wait for the answers of one node."""
 
 TOGETHER = Wanted(frozenset({"came"}))
 """What to wait for where several leases are renewed together."""
@@ -70,17 +67,14 @@ class Performer:
 
     def forget(self) -> None:
         """Begin without threads and without anybody who waits, as a forked child must."""
-        self._lock = threading.Lock()
-        self._pools: list[ThreadPoolExecutor] = []
-        self._late: dict[tuple[int, str], Future[None]] = {}
+        self._crews = [Crew(f"fencing-node-{number}") for number in range(self._quorum.size)]
+        self._late: dict[tuple[int, str], Job] = {}
         self.room = Room()
 
     def close(self) -> None:
         """Close the connections; another call opens them again."""
-        with self._lock:
-            pools, self._pools = self._pools, []
-        for pool in pools:
-            pool.shutdown()
+        for crew in self._crews:
+            crew.close()
         for sibling in self._siblings:
             sibling.close()
 
@@ -157,12 +151,12 @@ class Performer:
     ) -> Gathering:
         gathering = Gathering(step, self._quorum.size, asked_at, self._silent)
         box: queue.SimpleQueue[tuple[int, Asked | BaseException]] = queue.SimpleQueue()
-        jobs: dict[int, Future[None]] = {}
+        jobs: dict[int, Job] = {}
 
-        def job(node: int, earlier: Future[None] | None) -> None:
+        def work(node: int, earlier: Job | None) -> None:
             try:
                 if earlier is not None:
-                    concurrent.futures.wait([earlier])
+                    earlier.wait()
                 box.put((node, self._outcome(node, run, _end(step, asked_at))))
             except BaseException as error:  # noqa: BLE001 - for the thread that asks
                 box.put((node, error))
@@ -170,7 +164,7 @@ class Performer:
         try:
             for node in sorted(gathering.missing):
                 earlier = self._late.get((node, resource)) if resource else None
-                jobs[node] = self._submit(node, job, earlier)
+                jobs[node] = self._crews[node].submit(partial(work, node, earlier))
             while (left := gathering.left(now())) > 0:
                 try:
                     node, came = box.get(timeout=left)
@@ -194,30 +188,11 @@ class Performer:
         self._silent.discard(node)
         return came
 
-    def _note_late(self, key: tuple[int, str], job: Future[None]) -> None:
+    def _note_late(self, key: tuple[int, str], job: Job) -> None:
+        for each, earlier in list(self._late.items()):
+            if earlier.is_done:
+                self._late.pop(each, None)
         self._late[key] = job
-
-        def forget(_: Future[None]) -> None:
-            if self._late.get(key) is job:
-                self._late.pop(key, None)
-
-        job.add_done_callback(forget)
-
-    def _submit(self, node: int, job: Callable[..., None], *given: Any) -> Future[None]:  # noqa: ANN401 - the job's own
-        try:
-            with self._lock:
-                if not self._pools:
-                    self._pools = [
-                        ThreadPoolExecutor(THREADS, thread_name_prefix=f"fencing-node-{number}")
-                        for number in range(self._quorum.size)
-                    ]
-                return self._pools[node].submit(job, node, *given)
-        except RuntimeError:
-            # The interpreter is being shut down and starts no threads any more: one by one, then.
-            done: Future[None] = Future()
-            job(node, *given)
-            done.set_result(None)
-            return done
 
 
 class AsyncPerformer:
@@ -242,7 +217,8 @@ class AsyncPerformer:
     async def aclose(self) -> None:
         """See :meth:`Performer.close`."""
         self._leave_closed_loop()
-        await asyncio.gather(*self._late.values(), return_exceptions=True)
+        late = [task for task in self._late.values() if task.get_loop() is self._loop]
+        await asyncio.gather(*late, return_exceptions=True)
         for sibling in self._siblings:
             await sibling.aclose()
 
@@ -317,7 +293,7 @@ class AsyncPerformer:
         loop = asyncio.get_running_loop()
         tasks: dict[asyncio.Task[Asked], int] = {}
         for node in sorted(gathering.missing):
-            earlier = self._late.get((node, resource)) if resource else None
+            earlier = self._late_one(node, resource)
             tasks[loop.create_task(job(node, earlier))] = node
         pending = set(tasks)
         try:
@@ -359,9 +335,14 @@ class AsyncPerformer:
         loop = asyncio.get_running_loop()
         if loop is self._loop:
             return
-        if self._loop is not None:
+        if self._loop is not None and self._loop.is_closed():
             self.forget()
         self._loop = loop
+
+    def _late_one(self, node: int, resource: str) -> asyncio.Task[Asked] | None:
+        """What is still on its way to a node about a resource, in this loop."""
+        task = self._late.get((node, resource)) if resource else None
+        return task if task is not None and task.get_loop() is self._loop else None
 
 
 def _end(step: AskNodes, asked_at: float) -> float:

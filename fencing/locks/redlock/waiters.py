@@ -26,7 +26,8 @@ class Room:
 
     def __init__(self) -> None:
         self._lines: Lines[queue.SimpleQueue[Message]] = Lines()
-        self._lock = threading.Lock()
+        # Reentrant: a signal handler may release a lease between any two lines of ours.
+        self._lock = threading.RLock()
 
     def join(self, resource: str, box: queue.SimpleQueue[Message]) -> bool:
         """See `Lines.join`."""

@@ -146,6 +146,34 @@ def test_of_60_interrupts_none_leaves_a_lock(
     assert done["orphans"] <= 1
 
 
+def lock_in_a_handler(parent: Parent, url: str, namespace: str) -> None:
+    """What a signal handler does comes between any two lines of what it interrupts."""
+    locks = RedlockService.from_url(url, namespace=namespace, node_timeout=2.0)
+    handled = 0
+
+    def handle(*_: object) -> None:
+        nonlocal handled
+        with locks.acquire("handled", ttl=60):
+            handled += 1
+
+    signal.signal(signal.SIGALRM, handle)
+    while handled < 100:
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.004))
+        with locks.acquire("r", ttl=60):
+            pass
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    locks.close()
+    parent.report("done")
+
+
+def test_a_signal_handler_may_use_the_service_that_it_interrupts(
+    own_nodes: list[ValkeyProcess], namespace: str
+) -> None:
+    with ChildProcess(lock_in_a_handler, url_of(own_nodes), namespace) as child:
+        child.wait_for("done")
+        child.check()
+
+
 async def test_a_cancelled_acquisition_leaves_no_lock(
     own_nodes: list[ValkeyProcess], namespace: str
 ) -> None:
