@@ -146,6 +146,8 @@ class Clustered(_Nodes):
 
     def run_on(self, number: int, script: Script, args: list[bytes], end: float) -> Any:
         """See `Sibling.run_on`."""
+        if number == 0:
+            self._topology.look_again()
         self._know(end)
         primaries = self._topology.primaries
         if number >= len(primaries):
@@ -282,6 +284,8 @@ class AsyncClustered(_Nodes):
 
     async def run_on(self, number: int, script: Script, args: list[bytes], end: float) -> Any:
         """See `AsyncSibling.run_on`."""
+        if number == 0:
+            self._topology.look_again()
         await self._know(end)
         primaries = self._topology.primaries
         if number >= len(primaries):

@@ -46,6 +46,7 @@ ORPHANS = 1000
 class _Room:
     """What both kinds of waiters have in common."""
 
+    _sibling: Any
     _subscribers: dict[Any, Any]
 
     def __init__(self, namespace: str) -> None:
@@ -61,6 +62,14 @@ class _Room:
         self._has_warned = False
         self._has_warned_of_silence = False
         self._again_at = -math.inf
+
+    def is_where(self, key: bytes, subscriber: Any) -> bool:  # noqa: ANN401 - of either kind
+        """Whether a subscriber listens where a key is, as far as is known by now."""
+        try:
+            node = self._sibling.node_of(key)
+        except REDIS_ERRORS:
+            return True  # who asks there is told
+        return self._subscribers.get(node) is subscriber
 
     @property
     def listens(self) -> bool:

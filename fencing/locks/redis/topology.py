@@ -112,6 +112,10 @@ class Topology:
         self.known = True
         self.age += 1
 
+    def look_again(self) -> None:
+        """All nodes are to be asked about: there may be some that no request has led to."""
+        self._looks_at = float("-inf")
+
     def doubt(self, address: Address) -> None:
         """A node has not answered."""
         self._suspects[address] = None

@@ -53,6 +53,8 @@ class Waiter:
             return self._listen(0.0, start=False)
         if isinstance(step, Listen):
             return self._listen(step.seconds, start=True)
+        if self._listens and not self._waiters.is_where(self._key, self._subscriber):
+            return Signal(now())  # as if the channel were lost: nothing is said there any more
         awaited = LOST if self._listens else READY
         message = self._told(step.seconds, awaited, token=True)
         return Signal(now(), token=message if isinstance(message, int) else 0)
@@ -136,6 +138,8 @@ class AsyncWaiter:
             return await self._listen(0.0, start=False)
         if isinstance(step, Listen):
             return await self._listen(step.seconds, start=True)
+        if self._listens and not self._waiters.is_where(self._key, self._subscriber):
+            return Signal(now())  # as if the channel were lost: nothing is said there any more
         awaited = LOST if self._listens else READY
         message = await self._told(step.seconds, awaited, token=True)
         return Signal(now(), token=message if isinstance(message, int) else 0)

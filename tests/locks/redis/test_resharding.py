@@ -14,7 +14,7 @@ import redis.asyncio
 from redis.crc import key_slot
 
 from fencing.errors import LockServiceError
-from fencing.locks.redis import AsyncRedisLockService, RedisLockService
+from fencing.locks.redis import AsyncRedisLockService, RedisLockService, waiting
 from fencing.locks.redis.scripts import keys_of
 from tests.contract.facade import ThreadedLocks
 from tests.support.cluster import SLOTS, ValkeyCluster, until
@@ -193,6 +193,47 @@ async def test_who_was_registered_is_served(
             lease = await waiter
         assert lease.token > held.token
         await lease.release()
+
+
+async def test_who_registers_anew_listens_where_the_slot_is(
+    cluster: ValkeyCluster,
+    kind: str,
+    locks: Any,
+    resource: str,
+    move: Move,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(waiting, "REFRESH_SECONDS", LONG)  # nobody asks just because time passes
+    async with service(cluster, kind) as others:
+        held = await others.acquire(resource, ttl=LONG)
+        waiter = asyncio.ensure_future(locks.acquire(resource, ttl=LONG)._begin())
+        async with asyncio.timeout(30):
+            while not (await others.inspect(resource)).waiters:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+        move.begin()
+        move.end()
+        # It comes back to the node that it knows, is sent on, and moves its ear as well.
+        cluster.ask(move.source, "CLIENT KILL", "TYPE", "pubsub")
+
+        def listens() -> bool:
+            return bool(cluster.ask(move.target, "PUBSUB CHANNELS"))
+
+        await asyncio.to_thread(until, listens, "nobody listens at the new node")
+        await held.release()
+        async with asyncio.timeout(LONG / 4):
+            lease = await waiter
+        assert lease.token > held.token
+        await lease.release()
+
+
+async def test_what_is_held_at_a_node_of_which_nobody_has_heard_is_listed(
+    cluster: ValkeyCluster, kind: str, locks: Any, resource: str, move: Move
+) -> None:
+    await (await locks.acquire("elsewhere", ttl=LONG)).release()
+    move.begin()
+    move.end()
+    async with service(cluster, kind) as others, others.acquire(resource, ttl=LONG):
+        assert [state.resource async for state in locks.scan(resource)] == [resource]
 
 
 async def test_replicas_are_waited_for_where_the_slot_goes(

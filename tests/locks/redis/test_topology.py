@@ -79,6 +79,14 @@ def test_a_redirection_is_believed_at_once_and_the_rest_looked_at_soon() -> None
     assert topology.is_due(10.0 + MOVED_SECONDS)
 
 
+def test_whoever_wants_all_nodes_has_them_looked_for() -> None:
+    topology = learned()
+    topology.look_again()
+    assert topology.is_due(0.0)
+    topology.learn(ANSWER, A, at=11.0)
+    assert not topology.is_due(1e9)
+
+
 def test_a_slot_is_that_of_the_hash_tag() -> None:
     assert slot_of(b"fencing:{r}:lock") == slot_of(b"fencing:{r}:queue") == slot_of(b"r")
 
