@@ -7,10 +7,12 @@ it has connections could each hold a session and wait for one more to acquire wi
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Engine, QueuePool, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import greenlet_spawn
 
@@ -67,22 +69,10 @@ class Admissions:
         self._known = KnownIdentity()
 
     def admit(self, lease: BaseLease, until: float) -> None:
-        """Commit a lease's token as its resource's high-water mark.
+        """See :meth:`fencing.core.performing.PlannedAdmissions.admit`.
 
-        Asking again for a lease that has been admitted changes nothing, so a connection that had
-        died in the pool is no reason to fail.
-
-        Args:
-            lease: The lease.
-            until: How long to wait for open transactions of other holders: a moment of
-                :func:`fencing.clock.now`, in seconds.
-
-        Raises:
-            StaleFenceError: The mark is at or above the token; nothing was changed.
-            LockNotAcquiredError: Open transactions block it (their pids are in ``blocked_by``),
-                or no connection was free in time.
-            LockServiceError: The token is implausibly far above the mark.
-            GuardNotInstalledError: The database has no schema ``fencing``.
+        A connection that had died in the pool is no reason to fail: asking again for a lease that
+        has been admitted changes nothing.
         """
         try:
             with self._slots.slot(max(until, now() + _GRACE)):
@@ -99,22 +89,7 @@ class Admissions:
             raise error.as_error(lease.resource) from error
 
     def evict(self, lease: BaseLease, since: float, until: float) -> list[int]:
-        """End the backends that keep a lease's admission waiting under an older token.
-
-        Args:
-            lease: The lease.
-            since: When its admission began to wait, in seconds since 1970 by the database's
-                clock: younger transactions are left alone.
-            until: How long to wait for a connection: a moment of :func:`fencing.clock.now`, in
-                seconds.
-
-        Returns:
-            The pids of those that were told to end.
-
-        Raises:
-            StaleFenceError: The mark is at or above the token; nobody was ended.
-            FencingUsageError: This role may not end them.
-        """
+        """See :meth:`fencing.core.performing.PlannedAdmissions.evict`."""
         try:
             with self._slots.slot(max(until, now() + _GRACE)):
                 return self._evict(lease, since)
@@ -130,7 +105,7 @@ class Admissions:
             raise error.as_error(lease.resource) from error
 
     def mark(self, resource: str) -> int | None:
-        """The resource's high-water mark; ``None`` when nothing was ever admitted."""
+        """See :meth:`fencing.core.performing.PlannedAdmissions.mark`."""
         try:
             with self._slots.slot(now() + _GRACE):
                 return self._mark(resource)
@@ -172,7 +147,7 @@ class Admissions:
         try:
             with self._slots.slot(now()):
                 return self._mark(resource)
-        except Exception:  # noqa: BLE001 - asyncpg's failures to connect come as they are
+        except _unavailable():
             return None
 
     def ask(self, statement: str, values: dict[str, object]) -> tuple[Any, ...] | None:
@@ -180,7 +155,7 @@ class Admissions:
         try:
             with self._slots.slot(now() + _GRACE):
                 return self._ask(statement, values)
-        except Exception:  # noqa: BLE001 - see mark_at_once
+        except _unavailable():
             return None
 
     async def aask(self, statement: str, values: dict[str, object]) -> tuple[Any, ...] | None:
@@ -188,7 +163,7 @@ class Admissions:
         try:
             async with self._slots.aslot(now() + _GRACE):
                 return await greenlet_spawn(self._ask, statement, values)
-        except Exception:  # noqa: BLE001 - see mark_at_once
+        except _unavailable():
             return None
 
     def close(self) -> None:
@@ -278,6 +253,13 @@ class Admissions:
         with self.engine.connect() as connection:
             mark: int | None = connection.execute(_MARK, {"resource": resource}).scalar_one()
             return mark
+
+
+def _unavailable() -> tuple[type[BaseException], ...]:
+    """What says that a database, or the way to it, does not answer as it should."""
+    asyncpg = sys.modules.get("asyncpg")  # whose failures to connect come as they are
+    bare = () if asyncpg is None else (asyncpg.PostgresError, asyncpg.InterfaceError)
+    return NoSlotError, DBAPIError, PoolTimeoutError, OSError, *bare
 
 
 def _capacity(engine: Engine) -> float:

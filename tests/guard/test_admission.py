@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import Engine, event, text
+from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import Session
 
@@ -161,6 +161,24 @@ def test_an_expired_lease_is_not_admitted(guard: Guard, bank: Bank, locks, resou
     with pytest.raises(LeaseExpiredError):
         guard.admit(lease)
     assert bank.mark(resource) is None
+
+
+class TestAskingWithoutAnAnswer:
+    """What is asked for an error message, or an outcome, is ``None`` when it is not to be had."""
+
+    async def test_a_database_that_is_gone(self) -> None:
+        nowhere = create_engine("postgresql+psycopg://127.0.0.1:1/none")
+        admissions = Guard(ScriptedLocks(), nowhere).databases[0].admissions
+        assert admissions.mark_at_once("r") is None
+        assert admissions.ask("SELECT 1", {}) is None
+        for driver in ("psycopg", "asyncpg"):
+            nowhere_async = create_async_engine(f"postgresql+{driver}://127.0.0.1:1/none")
+            guard = AsyncGuard(AsyncScriptedLocks(), nowhere_async)
+            assert await guard.databases[0].admissions.aask("SELECT 1", {}) is None
+
+    def test_a_mistake_of_ours_is_no_such_failure(self, guard: Guard) -> None:
+        with pytest.raises(TypeError):
+            guard.databases[0].admissions.ask(42, {})
 
 
 class TestConnectionsOfItsOwn:

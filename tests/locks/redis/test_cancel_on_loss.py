@@ -36,10 +36,13 @@ def run_out(lease: AsyncLease) -> None:
 
 
 async def test_the_body_is_cancelled_and_the_block_raises_the_loss(locks):
-    with pytest.raises(LeaseExpiredError, match="ran out") as raised:
+    async def work():
         async with locks.acquire("r", ttl=60, cancel_on_loss=True) as lease:
             run_out(lease)
             await asyncio.sleep(60)
+
+    with pytest.raises(LeaseExpiredError, match="ran out") as raised:
+        await work()
     assert isinstance(raised.value.__cause__, asyncio.CancelledError)
     task = asyncio.current_task()
     assert task.cancelling() == 0
