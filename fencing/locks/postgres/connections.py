@@ -239,6 +239,8 @@ class AsyncConnections(_Connections):
 
     async def connect(self, end: float) -> Link:
         """See :meth:`Connections.connect`."""
+        task = asyncio.current_task()
+        before = task.cancelling() if task else 0
         async with asyncio.timeout(max(0.0, end - now())):
             if isinstance(self._source, str):
                 connection = await psycopg.AsyncConnection.connect(
@@ -248,6 +250,10 @@ class AsyncConnections(_Connections):
                 connection = await self._source()
         link = Link(connection)
         try:
+            if task and task.cancelling() > before:
+                # psycopg connects by asyncio.wait_for, which may swallow a cancellation; see
+                # fencing.cancelling.
+                raise asyncio.CancelledError  # noqa: TRY301 - closed as for any other
             link.met(await exchange_async(link.pgconn, _MEET, [], end))
         except BaseException:
             link.close()

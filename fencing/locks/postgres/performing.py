@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import psycopg
 
+from fencing.cancelling import heeding
 from fencing.clock import now
 from fencing.errors import FencingError
 from fencing.locks.asking import Pause
@@ -177,7 +178,7 @@ class AsyncPerformer:
     async def ask(self, ask: Ask) -> Reply | Trouble:
         """See :meth:`Performer.ask`."""
         try:
-            return await self._ask(ask, "")
+            return await heeding(self._ask(ask, ""))
         except (*POSTGRES_ERRORS, FencingError) as error:
             return trouble_of(error, at=now())
 
@@ -190,7 +191,7 @@ class AsyncPerformer:
                 return now()
             work = self._ask(step, resource)
             try:
-                return await (see_through(work) if step.see_through else work)
+                return await (see_through(work) if step.see_through else heeding(work))
             except FencingError:
                 raise  # one of which is a TimeoutError, too
             except POSTGRES_ERRORS as error:
