@@ -1,4 +1,4 @@
-"""``fencing locks``: who holds what in a Redis, and taking a lock away."""
+"""``fencing locks``: who holds what in a Redis or PostgreSQL, and taking a lock away."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ def locks(
     as_json: bool,
     force_release: str | None,
 ) -> None:
-    """List the locks that are held in the Redis at URL, or take one away.
+    """List the locks that are held in the Redis or PostgreSQL at URL, or take one away.
 
     A holder whose lock was taken away is not told. A guarded table refuses him when the next one is
     admitted; "fencing raise" shuts him out at once.
 
     URL looks like redis://user:password@host:6379/0, redis+cluster://host,host2 or
-    redis+sentinel://host,host2/SERVICE; default: FENCING_REDIS_URL.
+    redis+sentinel://host,host2/SERVICE (default: FENCING_REDIS_URL), or like
+    postgresql://user:password@host:5432/database, where there are no namespaces.
     """
     if not url:
         raise click.UsageError("pass URL, or set FENCING_REDIS_URL")
     if force_release is not None and prefix:
         raise click.UsageError("--prefix selects what is listed; it goes with no --force-release")
     from fencing.cli.schema import failing_in_one_line
-    from fencing.locks.redis.administration import service_at
 
     with (
         failing_in_one_line(),
-        service_at(url, namespace=namespace, cluster=cluster) as service,
+        _service_at(url, namespace=namespace, cluster=cluster) as service,
     ):
         if force_release is not None:
             taken = service.force_release(force_release)
@@ -66,6 +66,18 @@ def locks(
     for state in found:
         click.echo(_line(state))
     click.echo(f"{len(found)} held.")
+
+
+def _service_at(url: str, *, namespace: str, cluster: bool) -> Any:  # noqa: ANN401 - of either kind
+    if not url.lower().startswith(("postgres://", "postgresql://", "postgresql+")):
+        from fencing.locks.redis.administration import service_at
+
+        return service_at(url, namespace=namespace, cluster=cluster)
+    if cluster or namespace != "fencing":
+        raise click.UsageError("--cluster and --namespace are for a Redis")
+    from fencing.locks.postgres import PostgresLockService
+
+    return PostgresLockService.from_url(url)
 
 
 def _facts(state: LockState) -> dict[str, Any]:
