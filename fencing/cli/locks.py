@@ -39,9 +39,9 @@ def locks(
     A holder whose lock was taken away is not told. A guarded table refuses him when the next one is
     admitted; "fencing raise" shuts him out at once.
 
-    URL looks like redis://user:password@host:6379/0, redis+cluster://host,host2 or
-    redis+sentinel://host,host2/SERVICE (default: FENCING_REDIS_URL), or like
-    postgresql://user:password@host:5432/database, where there are no namespaces.
+    URL looks like redis://user:password@host:6379/0, redis+cluster://host,host2,
+    redis+sentinel://host,host2/SERVICE or redlock://host,host2,host3 (default: FENCING_REDIS_URL),
+    or like postgresql://user:password@host:5432/database, where there are no namespaces.
     """
     if not url:
         raise click.UsageError("pass URL, or set FENCING_REDIS_URL")
@@ -68,7 +68,16 @@ def locks(
     click.echo(f"{len(found)} held.")
 
 
-def _service_at(url: str, *, namespace: str, cluster: bool) -> Any:  # noqa: ANN401 - of either kind
+def _service_at(url: str, *, namespace: str, cluster: bool) -> Any:  # noqa: ANN401 - of any kind
+    scheme = url.partition("://")[0].lower()
+    if scheme in ("redlock", "redlocks"):
+        from fencing.locks.redlock import RedlockService
+
+        if cluster:
+            raise click.UsageError(
+                "--cluster is for a Redis; the nodes of a Redlock are no cluster"
+            )
+        return RedlockService.from_url(url, namespace=namespace)
     if not url.lower().startswith(("postgres://", "postgresql://", "postgresql+")):
         from fencing.locks.redis.administration import service_at
 
