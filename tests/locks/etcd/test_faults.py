@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import http.server
 import os
 import threading
@@ -21,7 +22,6 @@ from fencing import (
     LeaseLostError,
     LockServiceError,
 )
-from fencing.locks.etcd.transport import AsyncTransport
 from tests.support.etcd import EtcdProcess, ask_etcd
 from tests.support.processes import ChildProcess
 
@@ -110,6 +110,36 @@ async def test_a_renewal_for_longer_exchanges_the_etcd_lease(others):
     assert (await others.inspect("r")).remaining > 80
     await lease.release()
     assert not await others.locked("r")
+
+
+async def test_a_renewal_in_the_background_cuts_nothing_short(etcd_url, etcd_namespace):
+    """Its user may have renewed the lease for longer while it was on its way."""
+    with EtcdLockService.from_url(etcd_url, namespace=etcd_namespace) as locks:
+        lease = locks.acquire("r", ttl=60)
+        assert locks.renew_many([(lease, 5), (lease, 5)], within=5) == [None, None]
+        assert lease.remaining > 50
+        lease.release()
+        [error] = locks.renew_many([(lease, 5)], within=5)
+        assert isinstance(error, LeaseLostError)
+    async with AsyncEtcdLockService.from_url(etcd_url, namespace=etcd_namespace) as locks:
+        lease = await locks.acquire("r", ttl=60)
+        assert await locks.renew_many([(lease, 5), (lease, 5)], within=5) == [None, None]
+        assert lease.remaining > 50
+        await lease.release()
+        [error] = await locks.renew_many([(lease, 5)], within=5)
+        assert isinstance(error, LeaseLostError)
+
+
+async def test_an_exchange_of_leases_that_arrives_late_undoes_nothing(locks, others, proxy):
+    lease = await locks.acquire("r", ttl=2)
+    proxy.withhold_request(b"/v3/kv/txn")
+    await lease.renew(5)  # by a second request
+    assert proxy.withheld.is_set()
+    await lease.renew(90)
+    proxy.pass_withheld_on()
+    await locks.inspect("r")
+    assert (await others.inspect("r")).remaining > 80
+    await lease.release()
 
 
 @pytest.mark.parametrize("ttl", [0.01, 24 * 60 * 60.0])
@@ -225,6 +255,15 @@ def test_what_is_no_etcd_is_told(ask, own_etcd):
         serving.join()
 
 
+def test_the_proxy_settings_of_a_machine_do_not_matter(etcd_url, etcd_namespace, monkeypatch):
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    monkeypatch.setenv("NO_PROXY", "")
+    monkeypatch.setenv("no_proxy", "")
+    with EtcdLockService.from_url(etcd_url, namespace=etcd_namespace) as locks:
+        assert not locks.locked("r")
+
+
 def test_the_next_endpoint_is_asked(own_etcd):
     with EtcdLockService(["http://127.0.0.1:1", own_etcd.endpoint]) as locks:
         with locks.acquire("r", ttl=10) as lease:
@@ -330,26 +369,30 @@ def test_certificates_of_both_sides(tmp_path):
 # Loops and processes
 
 
-def test_a_service_outlives_its_event_loop(etcd_url, etcd_namespace):
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # as the loop's end leaves them
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_service_outlives_its_event_loop(etcd_url, etcd_namespace, *, closed: bool):
     locks = AsyncEtcdLockService.from_url(etcd_url, namespace=etcd_namespace)
 
     async def once() -> int:
         async with locks.acquire("r", ttl=10) as lease:
             token = lease.token
-        await locks.aclose()
+        if closed:
+            await locks.aclose()
         return token
 
     tokens = [asyncio.run(once()) for _ in range(3)]
     assert tokens == sorted(set(tokens))
-    assert isinstance(locks._etcd._transport, AsyncTransport)
+    gc.collect()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_forked_child_uses_connections_of_its_own(etcd_url, etcd_namespace):
+def test_a_forked_child_uses_connections_of_its_own(proxy, etcd_namespace):
     with (
-        EtcdLockService.from_url(etcd_url, namespace=etcd_namespace) as locks,
+        EtcdLockService.from_url(proxy.url, namespace=etcd_namespace) as locks,
         locks.acquire("r", ttl=30) as lease,
     ):
+        before = proxy.connections
         child = os.fork()
         if child == 0:
             code = 1
@@ -359,4 +402,5 @@ def test_a_forked_child_uses_connections_of_its_own(etcd_url, etcd_namespace):
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert proxy.connections > before
         assert lease.owned()

@@ -14,6 +14,8 @@ from fencing.locks.etcd import acquiring, inspecting, requests, steps
 from fencing.locks.etcd.answers import EXISTS, NO_LEASE, Reply, reply_to
 from fencing.locks.etcd.asking import Ask, Line, Rank, Signal, Watch
 from fencing.locks.etcd.keys import WAITING, Keys, lease_id, ttl_and_label, value_of
+from fencing.locks.etcd.ranks import Ranks
+from fencing.locks.lines import TURN
 from fencing.locks.outcome import Grant, Held
 from fencing.request import AcquireRequest
 
@@ -353,6 +355,48 @@ def test_an_offset_that_makes_no_sense(value):
     garbled = {**offset(0), "value": text(value)}
     with pytest.raises(LockServiceError, match="token"):
         acquire(Play(alive(), done(None, [garbled]), REVOKED))
+
+
+# Others' locks
+
+
+def test_taking_a_lock_away_again_takes_it_from_nobody_else():
+    found = done([kv(OTHER, 7, lease=5)])
+    play = Play(found, done([kv(OTHER, 7)]), REVOKED)
+    assert play.go(inspecting.end_anyones(KEYS, "r", started_at=100.0)) is True
+    assert compared(play.asked[1]) == [("CREATE", "EQUAL", "7")]
+    assert play.asked[2].body == {"ID": "5"}
+    play = Play(found, done(succeeded=False))
+    assert play.go(inspecting.end_anyones(KEYS, "r", started_at=100.0)) is False
+    play = Play(found, lost(), done(succeeded=False))
+    assert play.go(inspecting.end_anyones(KEYS, "r", started_at=100.0)) is True
+
+
+# Fair waiters of one process
+
+
+def test_the_first_place_of_a_process_is_told_its_turn():
+    ranks: Ranks[list[Any]] = Ranks()
+
+    class Box(list[Any]):
+        put = list.append
+
+    first, second, third = Box(), Box(), Box()
+    assert ranks.take("r", 20, second)
+    assert ranks.take("r", 10, first)
+    assert not ranks.take("r", 20, second)
+    assert not ranks.take("r", 30, third)
+    assert ranks.take("s", 30, Box())
+    ranks.leave("r", first)
+    assert (second, third) == ([TURN], [])
+    assert ranks.take("r", 20, second)
+    assert not ranks.take("r", 40, second)  # it has lost its place, and has another one
+    assert third == [TURN]
+    ranks.leave("r", third)
+    ranks.leave("r", second)
+    ranks.leave("r", second)
+    assert "r" not in ranks
+    assert "s" in ranks
 
 
 # Answers
