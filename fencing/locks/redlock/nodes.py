@@ -123,7 +123,7 @@ def urls_in(url: str) -> list[str]:
     Args:
         url: As in ``redlock://user:password@h1:6379,h2:6379,h3:6379/0?socket_timeout=1``, or
             ``redlocks://`` for TLS. User and password are for all nodes, unless they have their
-            own; so is what follows the nodes.
+            own; so is what follows the nodes. A comma in a password is written %2C.
 
     Raises:
         TypeError: It is no ``str``.
