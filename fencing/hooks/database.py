@@ -14,7 +14,7 @@ from fencing.hooks.admission import Admissions
 from fencing.hooks.engine import EXPLICIT, Hooks
 
 if TYPE_CHECKING:
-    from fencing.hooks.observed import Observations
+    from fencing.core.observed import Observations
     from fencing.hooks.transaction import Presentations
 
 __all__ = ["EXPLICIT", "Database"]

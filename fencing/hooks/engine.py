@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import event
 
+from fencing.core.observed import Observations
 from fencing.errors import FencingError, FencingUsageError
 from fencing.hooks.admission import INTERNAL
 from fencing.hooks.ambient import is_suspended, nothing_is_ambient, presented_leases
@@ -36,7 +37,6 @@ from fencing.hooks.driver import (
 )
 from fencing.hooks.early import GuardLook, declared_writes, unfenced
 from fencing.hooks.entry import enter
-from fencing.hooks.observed import Observations
 from fencing.hooks.transaction import Presentation, Presentations
 from fencing.hooks.translation import Translation
 

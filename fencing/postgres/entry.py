@@ -29,7 +29,20 @@ if TYPE_CHECKING:
     from fencing.lease import BaseLease
     from fencing.postgres.statements import AnyConnection
 
-__all__ = ["Entry", "enter", "latest_entry", "open_blocks"]
+__all__ = ["Entry", "GuardedScope", "enter", "latest_entry", "open_blocks"]
+
+
+class GuardedScope:
+    """The scope of a lease that a guard of bare psycopg has acquired."""
+
+    @property
+    def keeps_receipts(self) -> bool:
+        """Whether transactions under the lease leave receipts."""
+        raise NotImplementedError
+
+    def observe(self, connection: AnyConnection) -> None:
+        """The lease is presented on a connection."""
+        raise NotImplementedError
 
 
 class Entry(Presented):
@@ -47,8 +60,13 @@ class Entry(Presented):
         *,
         with_receipt: bool = False,
     ) -> None:
+        all_scopes = [lease.scope for lease in leases]
+        scopes = [scope for scope in all_scopes if isinstance(scope, GuardedScope)]
+        with_receipt = with_receipt or any(scope.keeps_receipts for scope in scopes)
         super().__init__(leases, backend_pid=connection.info.backend_pid, with_receipt=with_receipt)
         self.in_block = False
+        for scope in scopes:
+            scope.observe(connection)
 
     def note_on(self, connection: AnyConnection) -> None:
         """It is the latest of its connection."""

@@ -3,242 +3,30 @@
 from __future__ import annotations
 
 import inspect
-import logging
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
-import psycopg
-
-from fencing.clock import now
 from fencing.core.acquiring_all import AcquiresAll, AsyncAcquiresAll
-from fencing.core.held import Held, enter_again, enter_again_async
-from fencing.core.identity import KnownIdentity
+from fencing.core.held import enter_again, enter_again_async
 from fencing.core.performing import hand_out_nothing, perform, perform_async
-from fencing.core.plan import acquire_admitted, admit_lease, not_granted
-from fencing.core.several import acquire_several
-from fencing.core.slots import NoSlotError
 from fencing.errors import LockNotAcquiredError
-from fencing.keepalive import watch
-from fencing.lease import AsyncLease, BaseLease, Lease
-from fencing.postgres.admission import (
-    evict,
-    evict_async,
-    read_identity,
-    read_identity_async,
-    read_mark,
-    read_mark_async,
-    send_admission,
-    send_admission_async,
-)
-from fencing.postgres.connections import AsyncConnections, Connections, check_source
-from fencing.postgres.entry import open_blocks
-from fencing.postgres.verifying import verify
-from fencing.request import AcquireRequest, AsyncAcquireRequest, check_evict_after
+from fencing.lease import AsyncLease, Lease
+from fencing.postgres.base import BasePsycopgGuard, check_databases
+from fencing.postgres.databases import AsyncDatabase, Database
+from fencing.request import AcquireRequest, AsyncAcquireRequest
 from fencing.service import Acquisition, check_service, note_guarded
 from fencing.verification import together
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Callable
 
-    from fencing.core.plan import Plan, PlanOfAll
     from fencing.postgres.connections import AsyncSource, Source
-    from fencing.postgres.entry import Entry
     from fencing.service import AsyncLockService, LockService
     from fencing.verification import Verification
 
 __all__ = ["AsyncPsycopgGuard", "PsycopgGuard"]
 
-_log = logging.getLogger("fencing")
 
-T = TypeVar("T")
-LeaseT = TypeVar("LeaseT", bound=BaseLease)
-
-_GRACE = 1.0
-"""How long one that does not wait waits for a connection, in seconds: others use it briefly."""
-
-_VERIFY_SECONDS = 10.0
-"""How long a verification waits for a connection, in seconds."""
-
-
-class Scope:
-    """The ``with`` block of a guarded lease; nothing is ambient in it."""
-
-    raises_loss = False
-
-    def __init__(self, lease: BaseLease, databases: Sequence[BaseDatabase]) -> None:
-        self._resource, self._holder = lease.resource, lease.holder
-        self.databases = databases
-
-    def open(self) -> None:
-        """Nothing begins."""
-
-    def cut(self, depth: int) -> None:
-        """Nothing has begun."""
-
-    def close(self, *, outermost: bool) -> None:
-        """Warn of transactions that are still open."""
-        if not outermost:
-            return
-        for database in self.databases:
-            for entry, lease in database.open_on(self._resource):
-                if lease.holder == self._holder:
-                    _log.warning(
-                        "a transaction begun under the lease on %r (token %d) is still open at "
-                        "the end of its block, as PostgreSQL backend %d of %s: it will not be "
-                        "committed, and the next holder waits for it; end its block first",
-                        lease.resource, lease.token, entry.backend_pid, database.name,
-                    )  # fmt: skip
-
-
-class BaseDatabase:
-    """A database of a guard, as plans know it."""
-
-    def __init__(self, source: object, name: str) -> None:
-        self.source = source
-        self.name = name
-        self.known = KnownIdentity()
-
-    @property
-    def presentations(self) -> Self:
-        """What this process has open in it."""
-        return self
-
-    @property
-    def admissions(self) -> Self:
-        """Who admits leases in it."""
-        return self
-
-    def open_on(self, resource: str) -> Iterator[tuple[Entry, BaseLease]]:
-        """The open blocks under leases on a resource that were acquired for this database."""
-        for entry, lease in open_blocks(resource):
-            scope = lease.scope
-            if isinstance(scope, Scope) and any(d.source == self.source for d in scope.databases):
-                yield entry, lease
-
-
-class Database(BaseDatabase):
-    """Admissions on connections apart; a caller's own may be in a transaction."""
-
-    def __init__(self, source: Source, capacity: int) -> None:
-        super().__init__(source, check_source(source, "PsycopgGuard"))
-        self.connections = Connections(source, capacity)
-
-    def admit(self, lease: BaseLease, until: float) -> None:
-        """See :meth:`fencing.core.performing.PlannedAdmissions.admit`."""
-        self._do(
-            lambda connection: send_admission(connection, lease, until),
-            lease.resource,
-            max(until, now() + _GRACE),
-        )
-
-    def evict(self, lease: BaseLease, since: float, until: float) -> list[int]:
-        """See :meth:`fencing.core.performing.PlannedAdmissions.evict`."""
-        return self._do(
-            lambda connection: evict(connection, lease, since),
-            lease.resource,
-            max(until, now() + _GRACE),
-        )
-
-    def mark(self, resource: str) -> int | None:
-        """See :meth:`fencing.core.performing.PlannedAdmissions.mark`."""
-        return self._do(
-            lambda connection: read_mark(connection, resource), resource, now() + _GRACE
-        )
-
-    def identity(self, expected: str) -> str:
-        """See :meth:`fencing.core.performing.PlannedAdmissions.identity`."""
-        if not self.known.answers(expected):
-            self.known.note(self._do(read_identity, "", now() + _GRACE), expected)
-        return self.known.told
-
-    def verify(self, metadata: object) -> Verification:
-        """Verify its guards, on one connection more than admissions may have."""
-        try:
-            with self.connections.connection(now() + _VERIFY_SECONDS, fresh=True) as connection:
-                return verify(connection, metadata)
-        except NoSlotError as error:
-            raise (error.__cause__ or error) from None  # as the pool or the driver says it
-
-    def _do(self, act: Callable[[psycopg.Connection[Any]], T], resource: str, patience: float) -> T:
-        try:
-            with self.connections.slots.slot(patience):
-                with self.connections.connection(patience) as connection:
-                    try:
-                        return act(connection)
-                    except psycopg.OperationalError:
-                        if not connection.closed:
-                            raise
-                # It had died while it was idle; to admit a lease again changes nothing.
-                with self.connections.connection(patience, fresh=True) as connection:
-                    return act(connection)
-        except NoSlotError as error:
-            raise error.as_error(resource) from error
-
-
-class AsyncDatabase(BaseDatabase):
-    """:class:`Database` for asyncio."""
-
-    def __init__(self, source: AsyncSource, capacity: int) -> None:
-        super().__init__(source, check_source(source, "AsyncPsycopgGuard"))
-        self.connections = AsyncConnections(source, capacity)
-
-    async def aadmit(self, lease: BaseLease, until: float) -> None:
-        """See :meth:`Database.admit`."""
-        await self._do(
-            lambda connection: send_admission_async(connection, lease, until),
-            lease.resource,
-            max(until, now() + _GRACE),
-        )
-
-    async def aevict(self, lease: BaseLease, since: float, until: float) -> list[int]:
-        """See :meth:`Database.evict`."""
-        return await self._do(
-            lambda connection: evict_async(connection, lease, since),
-            lease.resource,
-            max(until, now() + _GRACE),
-        )
-
-    async def amark(self, resource: str) -> int | None:
-        """See :meth:`Database.mark`."""
-        return await self._do(
-            lambda connection: read_mark_async(connection, resource), resource, now() + _GRACE
-        )
-
-    async def aidentity(self, expected: str) -> str:
-        """See :meth:`fencing.core.performing.PlannedAdmissions.identity`."""
-        if not self.known.answers(expected):
-            self.known.note(await self._do(read_identity_async, "", now() + _GRACE), expected)
-        return self.known.told
-
-    async def averify(self, metadata: object) -> Verification:
-        """See :meth:`Database.verify`."""
-        connections = self.connections
-        try:
-            async with connections.connection(now() + _VERIFY_SECONDS, fresh=True) as connection:
-                return await verify(connection, metadata)
-        except NoSlotError as error:
-            raise (error.__cause__ or error) from None
-
-    async def _do(
-        self,
-        act: Callable[[psycopg.AsyncConnection[Any]], Awaitable[T]],
-        resource: str,
-        patience: float,
-    ) -> T:
-        try:
-            async with self.connections.slots.aslot(patience):
-                async with self.connections.connection(patience) as connection:
-                    try:
-                        return await act(connection)
-                    except psycopg.OperationalError:
-                        if not connection.closed:
-                            raise
-                async with self.connections.connection(patience, fresh=True) as connection:
-                    return await act(connection)
-        except NoSlotError as error:
-            raise error.as_error(resource) from error
-
-
-class PsycopgGuard(AcquiresAll):
+class PsycopgGuard(BasePsycopgGuard[Lease, Database], AcquiresAll):
     """Locks, and databases that refuse whoever has been overtaken; without SQLAlchemy.
 
     An acquisition locks, and then commits the lease's token in every database (admission), on
@@ -258,6 +46,9 @@ class PsycopgGuard(AcquiresAll):
             it ends their backends, in seconds; default: it never does. Only such as hold the
             resource under an older token are ended; their holders find out at their next
             statement. The role must be theirs, or may be granted ``pg_signal_backend``.
+        receipts: Whether every transaction under a lease that was acquired here leaves a row, by
+            which the outcome of a COMMIT without an answer can be told for certain, as ``receipt``
+            does for one block.
 
     Raises:
         TypeError: An argument is of the wrong type.
@@ -270,6 +61,7 @@ class PsycopgGuard(AcquiresAll):
         *databases: Source,
         max_connections: int = 10,
         evict_after: float | None = None,
+        receipts: bool = False,
     ) -> None:
         if inspect.iscoroutinefunction(getattr(locks, "try_acquire", None)):
             raise TypeError(
@@ -277,12 +69,14 @@ class PsycopgGuard(AcquiresAll):
                 "AsyncPsycopgGuard with it"
             )
         check_service(locks)
-        _check_databases(databases, max_connections, "PsycopgGuard")
+        check_databases(databases, max_connections, "PsycopgGuard")
         self.locks = locks
         note_guarded(locks)
-        self.evict_after = check_evict_after(evict_after)
-        self.databases = tuple(Database(source, max_connections) for source in databases)
-        self._held: Held[Lease] = Held()
+        super().__init__(
+            [Database(source, max_connections) for source in databases],
+            evict_after,
+            receipts=receipts,
+        )
 
     def acquire(
         self,
@@ -392,7 +186,7 @@ class PsycopgGuard(AcquiresAll):
         if not isinstance(lease, Lease):
             raise TypeError(f"admit() takes a Lease, not {type(lease).__name__}")
         perform(
-            admit_lease(lease, self.databases, evict_after=self.evict_after),
+            self._plan_admission(lease),
             self.locks,
             hand_out_nothing,
         )
@@ -428,23 +222,11 @@ class PsycopgGuard(AcquiresAll):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        return _repr(self, self.databases)
-
-    def _plan(self, request: AcquireRequest) -> Plan:
-        return acquire_admitted(request, self.databases, evict_after=self.evict_after)
-
-    def _plan_all(self, requests: Sequence[AcquireRequest]) -> PlanOfAll:
-        return _plan_all(self._held, requests, self.databases, self.evict_after)
-
     def _grants(self) -> LockService:
         return self.locks
 
-    def _handing_out(self, request: AcquireRequest) -> Callable[[Lease | None], Lease]:
-        return _handing_out(request, self.databases, self._held)
 
-
-class AsyncPsycopgGuard(AsyncAcquiresAll):
+class AsyncPsycopgGuard(BasePsycopgGuard[AsyncLease, AsyncDatabase], AsyncAcquiresAll):
     """:class:`PsycopgGuard` for asyncio: over an async lock service, and psycopg's async pools.
 
     Args:
@@ -452,6 +234,7 @@ class AsyncPsycopgGuard(AsyncAcquiresAll):
         databases: As there; a function may also return ``AsyncConnection.connect(...)``.
         max_connections: As there.
         evict_after: As there.
+        receipts: As there.
     """
 
     def __init__(
@@ -460,6 +243,7 @@ class AsyncPsycopgGuard(AsyncAcquiresAll):
         *databases: AsyncSource,
         max_connections: int = 10,
         evict_after: float | None = None,
+        receipts: bool = False,
     ) -> None:
         if not inspect.iscoroutinefunction(getattr(locks, "try_acquire", None)):
             raise TypeError(
@@ -467,12 +251,14 @@ class AsyncPsycopgGuard(AsyncAcquiresAll):
                 f"{type(locks).__name__}; use PsycopgGuard with it"
             )
         check_service(locks)
-        _check_databases(databases, max_connections, "AsyncPsycopgGuard")
+        check_databases(databases, max_connections, "AsyncPsycopgGuard")
         self.locks = locks
         note_guarded(locks)
-        self.evict_after = check_evict_after(evict_after)
-        self.databases = tuple(AsyncDatabase(source, max_connections) for source in databases)
-        self._held: Held[AsyncLease] = Held()
+        super().__init__(
+            [AsyncDatabase(source, max_connections) for source in databases],
+            evict_after,
+            receipts=receipts,
+        )
 
     def acquire(
         self,
@@ -543,7 +329,7 @@ class AsyncPsycopgGuard(AsyncAcquiresAll):
         if not isinstance(lease, AsyncLease):
             raise TypeError(f"admit() takes an AsyncLease, not {type(lease).__name__}")
         await perform_async(
-            admit_lease(lease, self.databases, evict_after=self.evict_after),
+            self._plan_admission(lease),
             self.locks,
             hand_out_nothing,
         )
@@ -564,55 +350,5 @@ class AsyncPsycopgGuard(AsyncAcquiresAll):
     async def __aexit__(self, *exception: object) -> None:
         await self.aclose()
 
-    def __repr__(self) -> str:
-        return _repr(self, self.databases)
-
-    def _plan(self, request: AcquireRequest) -> Plan:
-        return acquire_admitted(request, self.databases, evict_after=self.evict_after)
-
-    def _plan_all(self, requests: Sequence[AcquireRequest]) -> PlanOfAll:
-        return _plan_all(self._held, requests, self.databases, self.evict_after)
-
     def _grants(self) -> AsyncLockService:
         return self.locks
-
-    def _handing_out(self, request: AcquireRequest) -> Callable[[AsyncLease | None], AsyncLease]:
-        return _handing_out(request, self.databases, self._held)
-
-
-def _check_databases(databases: Sequence[object], max_connections: int, guard: str) -> None:
-    if not databases:
-        raise TypeError(f"{guard} takes at least one database: {guard}(locks, conninfo)")
-    if max_connections < 1:
-        raise ValueError(f"max_connections must be 1 or more, not {max_connections!r}")
-
-
-def _repr(guard: object, databases: Sequence[BaseDatabase]) -> str:
-    names = ", ".join(database.name for database in databases)
-    return f"<{type(guard).__name__} of {names}>"
-
-
-def _handing_out(
-    request: AcquireRequest, databases: Sequence[BaseDatabase], held: Held[LeaseT]
-) -> Callable[[LeaseT | None], LeaseT]:
-    def hand_out(lease: LeaseT | None) -> LeaseT:
-        if lease is None:
-            raise not_granted(request.resource)
-        lease.scope = Scope(lease, databases)
-        held.note(lease)
-        if request.is_kept_or_watched:
-            watch(lease, request)
-        return lease
-
-    return hand_out
-
-
-def _plan_all(
-    held: Held[Any],
-    requests: Sequence[AcquireRequest],
-    databases: Sequence[BaseDatabase],
-    evict_after: float | None,
-) -> PlanOfAll:
-    for request in requests:
-        held.raise_if_held(request.resource)
-    return acquire_several(requests, databases, evict_after=evict_after)

@@ -14,6 +14,8 @@ from fencing.lease import blocks, group, leases
 from fencing.locks.redis.scripts import keys_of
 from fencing.postgres import PsycopgGuard, connections
 from fencing.postgres import admission as bare_admission
+from fencing.postgres import base as bare_base
+from fencing.postgres import databases as bare_databases
 from fencing.postgres import guard as bare_guard
 from tests.support.interrupting import came_before_anything_could_be_done, interrupted_before_line
 
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
 
 # What lock services and leases do besides is interrupted in tests/locks.
 MODULES = (
-    acquiring_all, admission, ambient, bare_admission, bare_guard, base, blocks, connections,
-    database, group, leases, performing, plan, several, shells, slots,
+    acquiring_all, admission, ambient, bare_admission, bare_base, bare_databases, bare_guard,
+    base, blocks, connections, database, group, leases, performing, plan, several, shells, slots,
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ counted. The notices arrive while the driver executes the statement, so the line
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import weakref
@@ -30,11 +31,12 @@ _PACKAGES = ("fencing", "sqlalchemy", "psycopg", "psycopg_binary", "psycopg_c", 
 
 
 class Observations:
-    """Listens to the notices of one engine's connections."""
+    """Listens to the notices of connections."""
 
     def __init__(self) -> None:
         self._listening: weakref.WeakSet[Any] = weakref.WeakSet()
         self.forget()
+        _all.add(self)
 
     def forget(self) -> None:
         """Begin anew, in a forked child: the lock may be held by a thread that is not here."""
@@ -72,6 +74,18 @@ class Observations:
             self._counts[table, _KINDS[sqlstate]] += 1 + (more if isinstance(more, int) else 0)
         others = f", and {more} more" if more else ""
         _log.warning("observed: %s%s%s", message, others, _written_at(sys._getframe()))  # noqa: SLF001
+
+
+_all: weakref.WeakSet[Observations] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    for observations in list(_all):
+        observations.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def _written_at(frame: FrameType | None) -> str:
