@@ -113,8 +113,8 @@ def test_it_keeps_its_rules(data, patience, listens, events):
     elif error is not None and "acquire" in world.asked and world.may_hold:
         # Nothing more could be done than to ask for it.
         assert world.asked[-1] == "release"
-    # What may go beyond the deadline: an attempt that began before it, the last one, which begins at
-    # it, and the clean-up.
+    # What may go beyond the deadline: an attempt that began before it, the last
+    # one, which begins at it, and the clean-up.
     longest = world.deadline + 3 * GRACE_SECONDS
     assert play.at <= longest + 1e-6 or math.isclose(play.at, longest)
 
