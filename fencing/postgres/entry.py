@@ -45,6 +45,12 @@ class GuardedScope:
         raise NotImplementedError
 
 
+def _guarded(leases: tuple[BaseLease, ...]) -> Iterator[GuardedScope]:
+    for lease in leases:
+        if isinstance(lease.scope, GuardedScope):
+            yield lease.scope
+
+
 class Entry(Presented):
     """What one transaction of a connection has presented.
 
@@ -60,8 +66,7 @@ class Entry(Presented):
         *,
         with_receipt: bool = False,
     ) -> None:
-        all_scopes = [lease.scope for lease in leases]
-        scopes = [scope for scope in all_scopes if isinstance(scope, GuardedScope)]
+        scopes = list(_guarded(leases))
         with_receipt = with_receipt or any(scope.keeps_receipts for scope in scopes)
         super().__init__(leases, backend_pid=connection.info.backend_pid, with_receipt=with_receipt)
         self.in_block = False
