@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from fencing.locks.redis.server import Facts
     from fencing.verification import ServiceVerification
 
-__all__ = ["averify", "verify", "verify_url"]
+__all__ = ["afacts_of", "averify", "facts_of", "verify", "verify_url"]
 
 WITHIN_SECONDS = 10.0
 """How long a verification may take, in seconds."""
@@ -51,6 +51,13 @@ def verify(client: AnyClient, namespace: str, *, replicas: int = 0) -> ServiceVe
     Raises:
         LockServiceError: A server could not be reached.
     """
+    by_cluster = not isinstance(client, redis.Redis)
+    facts = facts_of(client, namespace, replicas=replicas)
+    return judged(facts, namespace=namespace, replicas=replicas, by_cluster=by_cluster)
+
+
+def facts_of(client: AnyClient, namespace: str, *, replicas: int = 0) -> dict[str, Facts]:
+    """What the servers of a client tell, by their addresses; arguments and errors as above."""
     by_cluster = not isinstance(client, redis.Redis)
     running = call_end.set(now() + WITHIN_SECONDS)
     looker: Any = None
@@ -72,13 +79,22 @@ def verify(client: AnyClient, namespace: str, *, replicas: int = 0) -> ServiceVe
         call_end.reset(running)
         if looker is not None:
             _close(looker, by_cluster=by_cluster)
-    return judged(facts, namespace=namespace, replicas=replicas, by_cluster=by_cluster)
+    return facts
 
 
 async def averify(
     client: AnyAsyncClient, namespace: str, *, replicas: int = 0
 ) -> ServiceVerification:
     """:func:`verify` for asyncio."""
+    by_cluster = not isinstance(client, redis.asyncio.Redis)
+    facts = await afacts_of(client, namespace, replicas=replicas)
+    return judged(facts, namespace=namespace, replicas=replicas, by_cluster=by_cluster)
+
+
+async def afacts_of(
+    client: AnyAsyncClient, namespace: str, *, replicas: int = 0
+) -> dict[str, Facts]:
+    """:func:`facts_of` for asyncio."""
     by_cluster = not isinstance(client, redis.asyncio.Redis)
     looker: Any = async_cluster_like(client) if by_cluster else async_client_like(client)
     try:
@@ -103,7 +119,7 @@ async def averify(
         else:
             for pool in pools_of(looker):
                 await pool.disconnect()
-    return judged(facts, namespace=namespace, replicas=replicas, by_cluster=by_cluster)
+    return facts
 
 
 def verify_url(url: str, namespace: str) -> ServiceVerification:

@@ -22,7 +22,7 @@ from fencing.errors import LockServiceError
 from fencing.lease import new_holder
 from fencing.locks.base import AsyncBaseLockService, BaseLockService
 from fencing.locks.redis.scripts import check_namespace
-from fencing.locks.redlock import acquiring, steps
+from fencing.locks.redlock import acquiring, steps, verifying
 from fencing.locks.redlock.nodes import NODE_SECONDS, checked_clients, quorum_of, urls_in
 from fencing.locks.redlock.performing import AsyncPerformer, Performer
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from fencing.locks.redlock.nodes import AsyncClients, Clients
     from fencing.request import AcquireRequest
     from fencing.state import LockState
+    from fencing.verification import ServiceVerification
 
 __all__ = ["AsyncRedlockService", "RedlockService"]
 
@@ -79,6 +80,7 @@ class RedlockService(BaseLockService):
         found = checked_clients(clients, twin=False)
         self._quorum = quorum_of(found, node_timeout)
         self._nodes = Performer(found, self.namespace, self._quorum)
+        self._clients = found
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} nodes={self._quorum.size} namespace={self.namespace!r}>"
@@ -131,6 +133,16 @@ class RedlockService(BaseLockService):
             steps.judge_renewal(lease, ttl, each, self._quorum, asked_at=asked_at, at=now())
             for (lease, ttl), each in zip(leases, came, strict=True)
         ]
+
+    def verify(self) -> ServiceVerification:
+        """Look what weakens this service: settings, permissions and state of its nodes.
+
+        Reads only, over connections of its own, for at most 10 s a node.
+
+        Raises:
+            LockServiceError: None of them could be reached.
+        """
+        return verifying.verify(self._clients, self.namespace, self._quorum)
 
     def _acquire(self, request: AcquireRequest) -> Lease:
         _refuse_fair([request])
@@ -235,6 +247,7 @@ class AsyncRedlockService(AsyncBaseLockService):
         found = checked_clients(clients, twin=True)
         self._quorum = quorum_of(found, node_timeout)
         self._nodes = AsyncPerformer(found, self.namespace, self._quorum)
+        self._clients = found
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} nodes={self._quorum.size} namespace={self.namespace!r}>"
@@ -271,6 +284,10 @@ class AsyncRedlockService(AsyncBaseLockService):
             steps.judge_renewal(lease, ttl, each, self._quorum, asked_at=asked_at, at=now())
             for (lease, ttl), each in zip(leases, came, strict=True)
         ]
+
+    async def verify(self) -> ServiceVerification:
+        """See :meth:`RedlockService.verify`; all nodes at once."""
+        return await verifying.averify(self._clients, self.namespace, self._quorum)
 
     async def _acquire(self, request: AcquireRequest) -> AsyncLease:
         _refuse_fair([request])
