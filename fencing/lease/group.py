@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
-from typing import TYPE_CHECKING, Generic, NoReturn, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, overload
 
 from fencing.errors import FencingError, LeaseLostError, LockServiceError
 from fencing.lease import AsyncLease, BaseLease, Lease
 from fencing.lease.freeing import Failure, free_together, free_together_async, raise_all
+from fencing.request import check_ttl
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["AsyncLeaseGroup", "LeaseGroup"]
 
 LeaseT = TypeVar("LeaseT", bound=BaseLease)
+
+_WITHIN = 2.0
+"""How long a renewal of all of them together may take, in seconds; then each is tried by itself."""
+
+_UNTRIED = LockServiceError("the lease was not renewed together with others")
 
 
 class BaseLeaseGroup(Sequence[LeaseT], Generic[LeaseT]):
@@ -45,6 +51,21 @@ class BaseLeaseGroup(Sequence[LeaseT], Generic[LeaseT]):
             for lease in reversed(self._leases)
             if not lease.released and not lease.is_foreign and lease.blocks.give_back()
         ]
+
+    def _renews_many(self) -> Any:  # noqa: ANN401 - a lock service's ``renew_many``
+        """What renews all of them together; ``None``: each is renewed by itself."""
+        service = self._leases[0].service
+        if len(self._leases) == 1 or any(lease.service is not service for lease in self._leases):
+            return None
+        return getattr(service, "renew_many", None)
+
+    def _wishes(self, ttl: float | None) -> list[tuple[LeaseT, float]]:
+        wishes = []
+        for lease in self._leases:
+            wanted = lease.ttl if ttl is None else check_ttl(ttl)
+            lease.raise_if_over()
+            wishes.append((lease, lease.ttl_for(wanted)))
+        return wishes
 
     @staticmethod
     def _settle_each(
@@ -85,17 +106,23 @@ class LeaseGroup(BaseLeaseGroup[Lease]):
     """
 
     def renew(self, ttl: float | None = None) -> None:
-        """Extend each lease to ``ttl`` seconds from now.
+        """Extend each lease to ``ttl`` seconds from now; in one round trip, where that is possible.
 
         Args:
             ttl: New length, in seconds; default: as before.
 
         Raises:
-            LeaseLostError: One is not ours any more; those before it have been extended.
-            LockServiceError: The lock service could not be asked; those before it have been.
+            LeaseLostError: One is not ours any more; others may have been extended.
+            LockServiceError: The lock service could not be asked; others may have been extended.
         """
-        for lease in self._leases:
-            lease.renew(ttl)
+        many = self._renews_many()
+        wishes = self._wishes(ttl)
+        outcomes = [_UNTRIED] * len(wishes) if many is None else many(wishes, within=_WITHIN)
+        for lease, outcome in zip(self._leases, outcomes, strict=True):
+            if isinstance(outcome, LockServiceError):
+                lease.renew(ttl)
+            elif outcome is not None:
+                raise outcome
 
     def release(self) -> None:
         """Give all of them back; each is tried, whatever becomes of the others.
@@ -162,8 +189,14 @@ class AsyncLeaseGroup(BaseLeaseGroup[AsyncLease]):
 
     async def renew(self, ttl: float | None = None) -> None:
         """See :meth:`LeaseGroup.renew`."""
-        for lease in self._leases:
-            await lease.renew(ttl)
+        many = self._renews_many()
+        wishes = self._wishes(ttl)
+        outcomes = [_UNTRIED] * len(wishes) if many is None else await many(wishes, within=_WITHIN)
+        for lease, outcome in zip(self._leases, outcomes, strict=True):
+            if isinstance(outcome, LockServiceError):
+                await lease.renew(ttl)
+            elif outcome is not None:
+                raise outcome
 
     async def release(self) -> None:
         """See :meth:`LeaseGroup.release`."""

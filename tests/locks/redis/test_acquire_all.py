@@ -191,6 +191,35 @@ class TestFaults:
         assert [lock_value(name) for name in "abc"] == [None] * 3
         await group.release()  # does nothing
 
+    async def test_all_are_renewed_in_one_message(
+        self, locks: Any, redis_client: redis.Redis
+    ) -> None:
+        group = await locks.acquire_all(["a", "b", "c"], ttl=10)
+        reads = redis_client.info("stats")["total_reads_processed"]
+        await group.renew(60)
+        assert redis_client.info("stats")["total_reads_processed"] - reads < 4
+        assert group.remaining > 50
+        await group.release()
+
+    async def test_a_renewal_whose_answer_is_lost_is_tried_again(
+        self, locks: Any, proxy: TcpProxy
+    ) -> None:
+        async with locks.acquire_all(["a", "b", "c"], ttl=10) as group:
+            proxy.swallow_reply(containing=b"EVALSHA")
+            await group.renew(60)
+            assert proxy.swallowed.is_set()
+            assert group.remaining > 50
+
+    async def test_a_renewal_of_what_is_lost(
+        self, locks: Any, redis_client: redis.Redis, redis_namespace: str
+    ) -> None:
+        group = await locks.acquire_all(["a", "b", "c"], ttl=10)
+        redis_client.delete(keys_of(redis_namespace, "b")[0])
+        with pytest.raises(LeaseLostError) as caught:
+            await group.renew(60)
+        assert caught.value.resource == "b"
+        assert group[2].remaining > 50
+
     async def test_an_answer_that_is_lost_is_no_loss(
         self, locks: Any, proxy: TcpProxy, lock_value: LookUp
     ) -> None:
