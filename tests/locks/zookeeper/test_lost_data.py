@@ -63,6 +63,8 @@ def test_the_tokens_heal_and_no_stale_write_lands(
 
         plain = once_it_is_reached(lambda: others.acquire("another", ttl=60))
         assert plain.token < stale.token  # it has begun anew
+        # The server lets nobody in who has seen later transactions, until he begins anew.
+        assert not once_it_is_reached(lambda: locks.locked(resource))
         with once_it_is_reached(lambda: other_guard.acquire(resource, ttl=60)) as lease:
             assert lease.token == stale.token + 1
             with Session(engine) as session:
