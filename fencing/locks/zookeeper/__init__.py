@@ -10,7 +10,8 @@
   :mod:`~fencing.locks.zookeeper.trouble` for errors.
 * The nodes: :mod:`~fencing.locks.zookeeper.names`.
 * What performs it, sync and async: :mod:`~fencing.locks.zookeeper.performing`, by
-  :mod:`~fencing.locks.zookeeper.batches` in a :mod:`~fencing.locks.zookeeper.session` of kazoo's;
+  :mod:`~fencing.locks.zookeeper.batches` in a :mod:`~fencing.locks.zookeeper.session` of kazoo's,
+  as its :mod:`~fencing.locks.zookeeper.requests`;
   :mod:`~fencing.locks.zookeeper.containers` is what kazoo has not.
 """
 

@@ -13,37 +13,19 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import (
-    AuthFailedError,
-    ConnectionClosedError,
-    RolledBackError,
-    RuntimeInconsistency,
-)
+from kazoo.exceptions import AuthFailedError, ConnectionClosedError
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.security import make_digest_acl
 
 from fencing.clock import now
-from fencing.locks.zookeeper.asking import (
-    Check,
-    Children,
-    Create,
-    Delete,
-    Get,
-    Multi,
-    Refused,
-    Set,
-    Sync,
-)
+from fencing.locks.zookeeper.asking import Children, Delete, Refused, Sync
 from fencing.locks.zookeeper.batches import Batch
-from fencing.locks.zookeeper.containers import create_container
 from fencing.locks.zookeeper.names import line_of
-from fencing.locks.zookeeper.trouble import refusal_of
+from fencing.locks.zookeeper.requests import outcome_of, sent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from fencing.locks.zookeeper.asking import Operation
+    from collections.abc import Callable
 
 __all__ = ["Session", "options_of"]
 
@@ -287,7 +269,7 @@ class Session:
                 self._outstanding += 1
                 client = self._client
                 try:
-                    result = _sent(client, batch.operations[number], batch.watch)
+                    result = sent(client, batch.operations[number], batch.watch)
                 except Exception as error:  # noqa: BLE001 - of kazoo, whatever it is
                     self._outstanding -= 1
                     result = error
@@ -301,7 +283,7 @@ class Session:
         with self._lock:
             if client is self._client:
                 self._outstanding -= 1
-        batch.note(number, _came(batch.operations[number], result))
+        batch.note(number, outcome_of(batch.operations[number], result))
         self._send()
 
 
@@ -316,57 +298,3 @@ class _Answer:
             return
         (session, client, batch, number), self._facts = self._facts, None
         session.answered(client, batch, number, result)
-
-
-def _sent(client: Any, operation: Operation, watch: Callable[[Any], object] | None) -> Any:  # noqa: ANN401
-    result: Any
-    match operation:
-        case Create(path, data, container=True):
-            result = create_container(client, path, data)
-        case Create(path, data, sequence, ephemeral):
-            result = client.create_async(
-                path, data, sequence=sequence, ephemeral=ephemeral, include_data=True
-            )
-        case Delete(path, version):
-            result = client.delete_async(path, version)
-        case Set(path, data, version):
-            result = client.set_async(path, data(now()) if callable(data) else data, version)
-        case Get(path, watched):
-            result = client.get_async(path, watch if watched else None)
-        case Sync(path):
-            result = client.sync_async(path)
-        case Multi(operations):
-            result = _transaction(client, operations).commit_async()
-        case _:
-            result = client.get_children_async(operation.path)
-    return result
-
-
-def _transaction(client: Any, operations: Sequence[Create | Delete | Set | Check]) -> Any:  # noqa: ANN401
-    transaction = client.transaction()
-    for operation in operations:
-        match operation:
-            case Create(path, data, _, ephemeral):
-                transaction.create(path, data, ephemeral=ephemeral)
-            case Delete(path, version):
-                transaction.delete(path, version)
-            case Set(path, data, version):
-                transaction.set_data(path, data, version)
-            case Check(path):
-                transaction.check(path, -1)
-    return transaction
-
-
-def _came(operation: Operation, result: Any) -> Any:  # noqa: ANN401 - as the operation has it
-    error = result.exception
-    if error is not None:
-        return refusal_of(error) or error
-    if not isinstance(operation, Multi):
-        return result.value
-    for number, each in enumerate(result.value):
-        if isinstance(each, Exception) and not isinstance(
-            each, RolledBackError | RuntimeInconsistency
-        ):
-            refused = refusal_of(each)
-            return each if refused is None else Refused(refused.why, at=number)
-    return True
