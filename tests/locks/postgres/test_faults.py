@@ -16,6 +16,7 @@ from sqlalchemy import make_url
 from fencing import (
     AsyncPostgresLockService,
     GuardNotInstalledError,
+    LeaseLostError,
     LockServiceError,
     PostgresLockService,
 )
@@ -282,6 +283,16 @@ def test_a_lease_that_is_kept_alive_outlives_its_ttl(locks: PostgresLockService)
     assert not lease.wait_lost(1.5)
     assert lease.owned()
     lease.release()
+    assert not locks.locked("r")
+
+
+def test_a_lease_that_the_server_s_clock_has_ended_is_not_revived(
+    bank: Bank, locks: PostgresLockService
+) -> None:
+    lease = locks.acquire("r", ttl=60)
+    bank.observer.execute("UPDATE fencing.lease SET expires_at = clock_timestamp()")
+    with pytest.raises(LeaseLostError, match="nobody holds"):
+        lease.renew()
     assert not locks.locked("r")
 
 
