@@ -33,6 +33,12 @@ async def until_waiting(locks: Any, resource: str, waiters: int) -> None:
             await asyncio.sleep(0.01)
 
 
+async def until_watching(proxy: TcpProxy) -> None:
+    async with asyncio.timeout(20):
+        while not proxy.commands("/v3/watch"):  # noqa: ASYNC110 - the proxy only counts
+            await asyncio.sleep(0.01)
+
+
 async def test_fair_waiters_are_served_in_the_order_of_asking(locks, others):
     served = []
 
@@ -68,10 +74,9 @@ async def test_of_one_process_only_the_first_has_a_place(locks, others, proxy: T
 async def test_a_waiter_is_told_and_does_not_ask(locks, others, proxy: TcpProxy):
     async with others.acquire("r", ttl=30):
         waiting = asyncio.ensure_future(locks.acquire("r", ttl=30)._begin())
-        await until_waiting(others, "r", 1)
-        await asyncio.sleep(0.1)
+        await until_watching(proxy)
         proxy.reset_counts()
-        await asyncio.sleep(1)
+        await asyncio.sleep(0.5)  # it looks after two seconds
         assert proxy.commands() == 0
     await (await waiting).release()
 
@@ -173,8 +178,7 @@ async def test_a_waiter_that_is_stopped_delays_others_by_seconds(others, etcd_ur
 async def test_a_watch_that_ends_costs_nothing_but_a_look(locks, others, proxy: TcpProxy):
     async with others.acquire("r", ttl=30):
         waiting = asyncio.ensure_future(locks.acquire("r", ttl=30)._begin())
-        await until_waiting(others, "r", 1)
-        await asyncio.sleep(0.1)
+        await until_watching(proxy)
         proxy.cut()
         await asyncio.sleep(0.3)
         assert not waiting.done()
