@@ -7,6 +7,7 @@ asked here is answered by a call from one of those threads; nothing here blocks.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 from collections import deque
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["Session", "options_of"]
+
+_log = logging.getLogger("fencing.kazoo")
+if _log.level == logging.NOTSET:
+    # kazoo warns of every attempt to connect, four a second here; what comes of them is an error of
+    # ours, raised where somebody waits for it.
+    _log.setLevel(logging.ERROR)
 
 _WINDOW = 100
 """How many requests are given to kazoo at a time: it writes a byte for each into a socket pair, and
@@ -63,7 +70,7 @@ def options_of(
     session_timeout: float, user: str | None, password: str | None, more: dict[str, Any]
 ) -> dict[str, Any]:
     """The arguments for ``KazooClient``; with a user, the nodes it makes are for him only."""
-    options = {**more, "timeout": session_timeout}
+    options = {"logger": _log, **more, "timeout": session_timeout}
     if user is not None:
         options["auth_data"] = [("digest", f"{user}:{password}")]
         options["default_acl"] = [make_digest_acl(user, password, all=True)]
