@@ -3,14 +3,16 @@
 
 Each node is talked to like a Redis of its own (:mod:`fencing.locks.redis.direct`), over connections
 made like the cluster client's. Where a slot is says :mod:`fencing.locks.redis.topology`. A request
-that a node redirects follows; one that is not answered makes the next one look first where the
-slots are, of the other nodes and with a time limit for each, so that a node that hangs keeps
-nobody for longer than one request.
+that a node redirects follows. One that is not answered for a while, or at all, has it looked for
+where the slots are, of the other nodes and with a time limit for each: a node that hangs keeps
+nobody when another has taken over.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import os
 import threading
 from typing import TYPE_CHECKING, Any
@@ -103,6 +105,10 @@ class _Nodes:
             raise ClusterDownError(f"no node has slot {slot}")
         return address
 
+    def _check_owner(self, slot: int, asked: Address) -> None:
+        if self._topology.owner_of(slot) != asked:
+            raise redis.ConnectionError("it does not answer, and another node has the slot now")
+
     def _next(self, error: AskError, slot: int, asked: Address) -> tuple[Address, bool]:
         """Where a redirection leads, and whether only this once."""
         if isinstance(error, MovedError):
@@ -139,8 +145,8 @@ class Clustered(_Nodes):
     def run(self, script: Script, keys: tuple[bytes, ...], args: list[bytes], end: float) -> Any:
         """See `Sibling.run`."""
 
-        def ask(node: Direct, *, asking: bool) -> Any:
-            return node.run(script, keys, args, end, asking=asking)
+        def ask(node: Direct, **how: Any) -> Any:
+            return node.run(script, keys, args, end, **how)
 
         return self._follow(keys[0], ask, end)
 
@@ -161,8 +167,8 @@ class Clustered(_Nodes):
     def run_acknowledged(self, request: Request, wait: Wait, end: float) -> tuple[Any, int]:
         """See `Sibling.run_acknowledged`."""
 
-        def ask(node: Direct, *, asking: bool) -> Any:
-            return node.run_acknowledged(request, wait, end, asking=asking)
+        def ask(node: Direct, **how: Any) -> Any:
+            return node.run_acknowledged(request, wait, end, **how)
 
         both: tuple[Any, int] = self._follow(request[1][0], ask, end)
         return both
@@ -173,13 +179,21 @@ class Clustered(_Nodes):
         address, asking = self._first(slot), False
         for _ in range(REDIRECTIONS):
             try:
-                return ask(self._node(address), asking=asking)
+                look = functools.partial(self._look_meanwhile, slot, address, end)
+                return ask(self._node(address), asking=asking, meanwhile=look)
             except AskError as error:
                 address, asking = self._next(error, slot, address)
             except REDIS_ERRORS as error:
                 self._note(error, address)
                 raise
         raise TryAgainError("nodes send us from one to another")
+
+    def _look_meanwhile(self, slot: int, asked: Address, end: float, _: Any) -> None:
+        """Raise if a node that does not answer does not have the slot any more."""
+        self._topology.doubt(asked)
+        with contextlib.suppress(*REDIS_ERRORS):  # then nobody is known to have taken over
+            self._know(end)
+        self._check_owner(slot, asked)
 
     def _know(self, end: float) -> None:
         """See to it that it is known where the slots are."""
@@ -277,8 +291,8 @@ class AsyncClustered(_Nodes):
     ) -> Any:
         """See `AsyncSibling.run`."""
 
-        def ask(node: AsyncDirect, *, asking: bool) -> Awaitable[Any]:
-            return node.run(script, keys, args, end, asking=asking)
+        def ask(node: AsyncDirect, **how: Any) -> Awaitable[Any]:
+            return node.run(script, keys, args, end, **how)
 
         return await self._follow(keys[0], ask, end)
 
@@ -299,8 +313,8 @@ class AsyncClustered(_Nodes):
     async def run_acknowledged(self, request: Request, wait: Wait, end: float) -> tuple[Any, int]:
         """See `AsyncSibling.run_acknowledged`."""
 
-        def ask(node: AsyncDirect, *, asking: bool) -> Awaitable[Any]:
-            return node.run_acknowledged(request, wait, end, asking=asking)
+        def ask(node: AsyncDirect, **how: Any) -> Awaitable[Any]:
+            return node.run_acknowledged(request, wait, end, **how)
 
         both: tuple[Any, int] = await self._follow(request[1][0], ask, end)
         return both
@@ -311,13 +325,20 @@ class AsyncClustered(_Nodes):
         address, asking = self._first(slot), False
         for _ in range(REDIRECTIONS):
             try:
-                return await ask(self._node(address), asking=asking)
+                look = functools.partial(self._look_meanwhile, slot, address, end)
+                return await ask(self._node(address), asking=asking, meanwhile=look)
             except AskError as error:
                 address, asking = self._next(error, slot, address)
             except REDIS_ERRORS as error:
                 self._note(error, address)
                 raise
         raise TryAgainError("nodes send us from one to another")
+
+    async def _look_meanwhile(self, slot: int, asked: Address, end: float, _: Any) -> None:
+        self._topology.doubt(asked)
+        with contextlib.suppress(*REDIS_ERRORS):
+            await self._know(end)
+        self._check_owner(slot, asked)
 
     async def _know(self, end: float) -> None:
         if not self._topology.is_due(now()):

@@ -11,18 +11,23 @@ import redis
 from redis.exceptions import NoScriptError, ReadOnlyError, ResponseError
 
 from fencing.clock import now
+from fencing.locks.redis.bounded import call_end
 from fencing.locks.redis.connections import connected, made_by, pools_of
 from fencing.locks.redis.stack import AsyncConnectionStack, ConnectionStack
 from fencing.locks.redis.trouble import REDIS_ERRORS
 from fencing.locks.redis.wire import ASKING, Pipeline, packed, packed_acknowledged, packed_words
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from fencing.locks.redis.scripts import Script
     from fencing.locks.redis.wire import Request, Wait
 
 __all__ = ["AsyncDirect", "Direct"]
+
+
+SILENT_SECONDS = 0.5
+"""After how long a silence it is looked whether another server has taken over, in seconds."""
 
 
 class _OnOneRedis:
@@ -36,6 +41,10 @@ class _OnOneRedis:
         """See `Sibling.node_of`; who waits must listen where the primary is now."""
         where = self._made.connection_pool.master_address if self._follows_sentinel else None
         return "" if where is None else f"{where[0]}:{where[1]}"
+
+    def _check_place(self, connection: Any, place: tuple[str, int]) -> None:
+        if place != (connection.host, connection.port):
+            raise redis.ConnectionError("it does not answer, and is not the primary any more")
 
     def _meaning(self, answer: Any) -> Any:
         if self._follows_sentinel and _is_read_only(answer):
@@ -68,14 +77,26 @@ class Direct(_OnOneRedis):
         end: float,
         *,
         asking: bool = False,
+        meanwhile: Callable[[Any], None] | None = None,
     ) -> Any:
-        """See `Sibling.run`; ``asking``: whether another node has sent us here this once."""
+        """See `Sibling.run`.
+
+        Args:
+            script: As there.
+            keys: As there.
+            args: As there.
+            end: As there.
+            asking: Whether another node has sent us here this once.
+            meanwhile: Called with the connection when there was no answer for ``SILENT_SECONDS``;
+                what it raises ends the waiting.
+        """
         connection = self._stack.take(end)
         in_step = False
         try:
-            connection.until = end
-            answer = self._answer(connection, packed((script, keys, args)), asking=asking)
+            data = packed((script, keys, args))
+            answer = self._first_answer(connection, data, end, meanwhile, asking=asking)
             if isinstance(answer, NoScriptError):
+                connection.until = end
                 data = packed((script, keys, args), by_text=True)
                 answer = self._answer(connection, data, asking=asking)
             in_step = _leads_on(answer)
@@ -99,6 +120,39 @@ class Direct(_OnOneRedis):
             raise answer
         return answer
 
+    def _first_answer(
+        self,
+        connection: Any,
+        data: bytes,
+        end: float,
+        meanwhile: Callable[[Any], None] | None,
+        *,
+        asking: bool,
+    ) -> Any:
+        meanwhile = meanwhile or (self._ask_sentinels if self._follows_sentinel else None)
+        if meanwhile is None or asking or not _is_patient(connection):
+            connection.until = end
+            return self._answer(connection, data, asking=asking)
+        connection.until = min(end, now() + SILENT_SECONDS)
+        try:
+            return self._answer(connection, data, asking=False)
+        except redis.TimeoutError:
+            connection.until = end
+            if now() >= end:
+                raise
+            meanwhile(connection)
+            return connection.answer()
+
+    def _ask_sentinels(self, connection: Any) -> None:
+        asking = call_end.set(connection.until)
+        try:
+            place = self._made.connection_pool.get_master_address()
+        except REDIS_ERRORS:
+            return  # nobody is known to have taken over
+        finally:
+            call_end.reset(asking)
+        self._check_place(connection, place)
+
     @staticmethod
     def _answer(connection: Any, data: bytes, *, asking: bool) -> Any:
         connection.send(ASKING + data if asking else data)
@@ -107,14 +161,21 @@ class Direct(_OnOneRedis):
         return permitted if isinstance(permitted, Exception) else answer
 
     def run_acknowledged(
-        self, request: Request, wait: Wait, end: float, *, asking: bool = False
+        self,
+        request: Request,
+        wait: Wait,
+        end: float,
+        *,
+        asking: bool = False,
+        meanwhile: Callable[[Any], None] | None = None,
     ) -> tuple[Any, int]:
-        """See `Sibling.run_acknowledged`; ``asking`` as in `run`."""
+        """See `Sibling.run_acknowledged`; ``asking`` and ``meanwhile`` as in `run`."""
         connection = self._stack.take(end)
         in_step = False
         try:
+            data = packed_acknowledged(request, wait)
+            answer = self._first_answer(connection, data, end, meanwhile, asking=asking)
             connection.until = end
-            answer = self._answer(connection, packed_acknowledged(request, wait), asking=asking)
             acknowledged = connection.answer()
             if isinstance(answer, NoScriptError):
                 data = packed_acknowledged(request, wait, by_text=True)
@@ -181,14 +242,15 @@ class AsyncDirect(_OnOneRedis):
         end: float,
         *,
         asking: bool = False,
+        meanwhile: Callable[[Any], Awaitable[None]] | None = None,
     ) -> Any:
-        """See `AsyncSibling.run`; ``asking`` as for `Direct`."""
+        """See `AsyncSibling.run`, and `Direct.run`."""
         connection = self._stack.take_ready() or await self._stack.take(end)
         in_step = False
         try:
             async with asyncio.timeout(_left(connection, end)):
                 data = packed((script, keys, args))
-                answer = await self._answer(connection, data, asking=asking)
+                answer = await self._first_answer(connection, data, meanwhile, asking=asking)
                 if isinstance(answer, NoScriptError):
                     data = packed((script, keys, args), by_text=True)
                     answer = await self._answer(connection, data, asking=asking)
@@ -213,6 +275,31 @@ class AsyncDirect(_OnOneRedis):
             raise answer
         return answer
 
+    async def _first_answer(
+        self,
+        connection: Any,
+        data: bytes,
+        meanwhile: Callable[[Any], Awaitable[None]] | None,
+        *,
+        asking: bool,
+    ) -> Any:
+        meanwhile = meanwhile or (self._ask_sentinels if self._follows_sentinel else None)
+        if meanwhile is None or asking or not _is_patient(connection):
+            return await self._answer(connection, data, asking=asking)
+        try:
+            async with asyncio.timeout(SILENT_SECONDS):
+                return await self._answer(connection, data, asking=False)
+        except TimeoutError:
+            await meanwhile(connection)
+            return await connection.answer()
+
+    async def _ask_sentinels(self, connection: Any) -> None:
+        try:
+            place = await self._made.connection_pool.get_master_address()
+        except REDIS_ERRORS:
+            return
+        self._check_place(connection, place)
+
     @staticmethod
     async def _answer(connection: Any, data: bytes, *, asking: bool) -> Any:
         await connection.send(ASKING + data if asking else data)
@@ -221,15 +308,21 @@ class AsyncDirect(_OnOneRedis):
         return permitted if isinstance(permitted, Exception) else answer
 
     async def run_acknowledged(
-        self, request: Request, wait: Wait, end: float, *, asking: bool = False
+        self,
+        request: Request,
+        wait: Wait,
+        end: float,
+        *,
+        asking: bool = False,
+        meanwhile: Callable[[Any], Awaitable[None]] | None = None,
     ) -> tuple[Any, int]:
-        """See `AsyncSibling.run_acknowledged`; ``asking`` as for `Direct`."""
+        """See `AsyncSibling.run_acknowledged`, and `Direct.run`."""
         connection = self._stack.take_ready() or await self._stack.take(end)
         in_step = False
         try:
             async with asyncio.timeout(_left(connection, end)):
                 data = packed_acknowledged(request, wait)
-                answer = await self._answer(connection, data, asking=asking)
+                answer = await self._first_answer(connection, data, meanwhile, asking=asking)
                 acknowledged = await connection.answer()
                 if isinstance(answer, NoScriptError):
                     data = packed_acknowledged(request, wait, by_text=True)
@@ -282,6 +375,12 @@ class AsyncDirect(_OnOneRedis):
         self._stack.leave_closed_loop()
         for pool in pools_of(self._made):
             await pool.disconnect()
+
+
+def _is_patient(connection: Any) -> bool:
+    """Whether a connection waits so long for an answer that there is time to look."""
+    longest: float | None = connection.socket_timeout
+    return longest is None or longest > SILENT_SECONDS
 
 
 def _leads_on(answer: Any) -> bool:

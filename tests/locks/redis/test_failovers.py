@@ -65,7 +65,7 @@ class Scene:
 
     def __init__(self, kind: str, names: list[str]) -> None:
         self.kind = kind
-        self.plain, self.kept, self.wanted = names
+        self.plain, self.kept, self.wanted, self.last = names
 
     async def begin(self, stack: contextlib.AsyncExitStack, stage: _Stage) -> None:
         self.locks = await stack.enter_async_context(service(stage, self.kind))
@@ -74,10 +74,17 @@ class Scene:
         self.lease = await self.durable.acquire(self.plain, ttl=LONG)
         self.kept_lease = await self.durable.acquire(self.kept, ttl=10, keepalive=True)
         self.held = await self.durable.acquire(self.wanted, ttl=LONG)
+        # It has a connection to the primary, and does not use it until all is over.
+        self.late = await stack.enter_async_context(service(stage, self.kind))
+        self.late_lease = await self.durable.acquire(self.last, ttl=LONG)
+        await self.late.renew(self.late_lease, LONG)
         self.waiter = asyncio.ensure_future(self.locks.acquire(self.wanted, ttl=LONG)._begin())
         await queued(self.locks, self.wanted)
 
     async def check(self) -> None:
+        # Who comes late finds the new primary in one call, also where the old one hangs.
+        await self.late.release(self.late_lease)
+        assert not await self.late.locked(self.last)
         # What was held is held.
         await answered(lambda: self.locks.renew(self.lease, LONG))
         assert await answered(lambda: self.locks.try_acquire(self.plain)) is None
@@ -103,9 +110,9 @@ class Scene:
 
 @pytest.mark.parametrize("how", HOW)
 async def test_leases_and_waiters_outlive_it(stage: _Stage, how: str) -> None:
-    names = stage.names(6)
+    names = stage.names(8)
     async with contextlib.AsyncExitStack() as stack:
-        scenes = [Scene(kind, names[3 * n : 3 * n + 3]) for n, kind in enumerate(KINDS)]
+        scenes = [Scene(kind, names[4 * n : 4 * n + 4]) for n, kind in enumerate(KINDS)]
         for scene in scenes:
             await scene.begin(stack, stage)
         await asyncio.to_thread(stage.replace, how)
