@@ -7,6 +7,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 import redis
 import redis.asyncio
@@ -16,7 +17,7 @@ from fencing.clock import now
 from fencing.errors import LeaseExpiredError, LockServiceError
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from tests.contract.facade import ThreadedLocks
-from tests.support.cluster import SLOTS, ValkeyCluster
+from tests.support.cluster import SLOTS, ValkeyCluster, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -36,9 +37,16 @@ async def service(client: Any, kind: str) -> AsyncIterator[Any]:
             yield locks
 
 
+def suspend(server: ValkeyProcess) -> None:
+    """Stop a server, and wait until it has stopped."""
+    process = psutil.Process(server.pid)
+    server.suspend()
+    until(lambda: process.status() == psutil.STATUS_STOPPED, "it did not stop")
+
+
 @contextlib.contextmanager
 def hanging(server: ValkeyProcess) -> Iterator[None]:
-    server.suspend()
+    suspend(server)
     try:
         yield
     finally:
@@ -72,7 +80,7 @@ class TestOneServer:
         module: Any = redis if kind == "sync" else redis.asyncio
         async with service(module.Redis(port=own_valkey.port), kind) as locks:
             held = await locks.acquire("r", ttl=60)
-            own_valkey.suspend()
+            suspend(own_valkey)
             with pytest.raises(LockServiceError, match="did not answer in time"):
                 await locks.acquire("r", ttl=60, blocking_timeout=1)
             own_valkey.resume()
@@ -137,3 +145,34 @@ class TestOneOfSeveral:
                     await locks.try_acquire(on(0)[0])
                 async with locks.acquire(on(1)[0], ttl=30, blocking=False):
                     pass
+
+    async def test_one_that_is_slow_and_still_in_charge_is_waited_for(
+        self, kind: str, cluster: ValkeyCluster
+    ) -> None:
+        module: Any = redis if kind == "sync" else redis.asyncio
+        client = module.RedisCluster(host="127.0.0.1", port=cluster.port)
+        slow, *others = cluster.nodes
+        async with service(client, kind) as locks:
+            first, second, *_ = on(0)
+            await (await locks.acquire(first, ttl=30)).release()
+            calls, looks = (
+                asked(cluster, [slow], "evalsha"),
+                asked(cluster, others, "cluster|slots"),
+            )
+            suspend(slow)
+            acquiring = asyncio.ensure_future(locks.acquire(second, ttl=30)._begin())
+
+            def looked() -> bool:
+                return asked(cluster, others, "cluster|slots") > looks
+
+            await asyncio.to_thread(until, looked, "nobody looked who is in charge")
+            slow.resume()
+            lease = await acquiring
+            assert asked(cluster, [slow], "evalsha") == calls + 1, "the request was not repeated"
+            await lease.release()
+
+
+def asked(cluster: ValkeyCluster, nodes: list[ValkeyProcess], command: str) -> int:
+    """How often nodes have run a command."""
+    stats = [cluster.ask(node, "INFO", "commandstats") for node in nodes]
+    return sum(each.get(f"cmdstat_{command}", {}).get("calls", 0) for each in stats)
