@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["AsyncConnections", "Connections", "Link"]
 
 _MEET = Statement(f"{names.IDENTITY}, pg_catalog.pg_backend_pid()")
+_COMMIT = b"COMMIT"
+_ENCODING = b"UTF8"
+_ENCODE = b"SET client_encoding = 'UTF8'"
 
 
 class Link:
@@ -54,6 +57,17 @@ class Link:
         self.pooled = rows[0][1] != str(self.pgconn.backend_pid)
         if self.pooled:
             self.prepared = None
+
+    def preparations(self) -> Iterator[bytes]:
+        """What is to be executed before anything else.
+
+        A function that connects may have left a transaction open, within which no lock would be
+        granted that others see; and names are sent in UTF-8, whatever the role's default is.
+        """
+        if not self.usable:
+            yield _COMMIT
+        if self.pgconn.parameter_status(b"client_encoding") != _ENCODING:
+            yield _ENCODE
 
     @property
     def usable(self) -> bool:
@@ -108,7 +122,7 @@ class _Connections:
             link.close()
 
     def _options(self, end: float) -> dict[str, Any]:
-        options: dict[str, Any] = {"autocommit": True}
+        options: dict[str, Any] = {"autocommit": True, "client_encoding": _ENCODING.decode()}
         given = conninfo_to_dict(self._source)
         if "connect_timeout" not in given:
             # Less than two seconds is none at all to libpq; who waits does not wait so long.
@@ -202,6 +216,8 @@ class Connections(_Connections):
         ).start()
         link = Link(attempt.result(end))
         try:
+            for preparation in link.preparations():
+                exchange(link.pgconn, preparation, [], end)
             link.met(exchange(link.pgconn, _MEET, [], end))
         except BaseException:
             link.close()
@@ -254,6 +270,8 @@ class AsyncConnections(_Connections):
                 # psycopg connects by asyncio.wait_for, which may swallow a cancellation; see
                 # fencing.cancelling.
                 raise asyncio.CancelledError  # noqa: TRY301 - closed as for any other
+            for preparation in link.preparations():
+                await exchange_async(link.pgconn, preparation, [], end)
             link.met(await exchange_async(link.pgconn, _MEET, [], end))
         except BaseException:
             link.close()

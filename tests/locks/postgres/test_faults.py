@@ -258,27 +258,6 @@ def test_one_connection_is_enough_for_all(bank: Bank) -> None:
     assert bank.value(HELD) == 0
 
 
-def test_a_function_that_connects_will_do(bank: Bank) -> None:
-    made: list[object] = []
-
-    def connect() -> psycopg.Connection[Any]:
-        made.append(1)
-        return psycopg.connect(plain_url(bank.url))
-
-    with PostgresLockService(connect) as locks:
-        for _ in range(3):
-            locks.acquire("r", ttl=60).release()
-    assert len(made) == 1
-
-
-async def test_so_will_an_asynchronous_one(bank: Bank) -> None:
-    async def connect() -> psycopg.AsyncConnection[Any]:
-        return await psycopg.AsyncConnection.connect(plain_url(bank.url))
-
-    async with AsyncPostgresLockService(connect) as locks:
-        await (await locks.acquire("r", ttl=60)).release()
-
-
 def test_a_lease_that_is_kept_alive_outlives_its_ttl(locks: PostgresLockService) -> None:
     lease = locks.acquire("r", ttl=0.5, keepalive=True)
     assert not lease.wait_lost(1.5)
