@@ -88,7 +88,8 @@ RELEASE = (
 )
 RAISE_TOKEN = (
     "SELECT state, token FROM fencing.raise_token(CAST(:resource AS text), "  # noqa: S105 -- as above
-    "CAST(:holder AS text), CAST(:floor AS bigint), CAST(:wait_ms AS integer))"
+    "CAST(:holder AS text), CAST(:floor AS bigint), CAST(:admitted AS boolean), "
+    "CAST(:wait_ms AS integer))"
 )
 LOOK = (
     "SELECT held, owner, token, holder, left_ms, counter, waiters "

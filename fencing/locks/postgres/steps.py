@@ -205,7 +205,8 @@ def release(lease: BaseLease, *, started_at: float) -> Steps[None]:
 def raise_token(lease: BaseLease, floor: int, *, started_at: float) -> Steps[None]:
     """Give a lease that is still ours, and that no guard has admitted, a token above ``floor``.
 
-    Where its own database has admitted it, its new token is admitted with it.
+    Where its own database has admitted it, its new token is admitted with it, as long as the old
+    one is still the mark.
 
     Raises:
         FencingUsageError: The lease has been admitted under its token; nothing was sent.
@@ -217,7 +218,11 @@ def raise_token(lease: BaseLease, floor: int, *, started_at: float) -> Steps[Non
     lease.raising = True  # renewals that are on their way carry the old one
     try:
         reply = yield from call.ask(
-            RAISE_TOKEN, resource=lease.resource, holder=lease.holder, floor=floor
+            RAISE_TOKEN,
+            resource=lease.resource,
+            holder=lease.holder,
+            floor=floor,
+            admitted=bool(lease.admitted_in),
         )
         match reply.rows[0]:
             case "raised", token:

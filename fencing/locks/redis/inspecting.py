@@ -1,6 +1,6 @@
 """What is asked about locks that are others', and what the answers mean.
 
-Without I/O and without a clock, like CHECKME.
+Without I/O and without a clock, like :mod:`fencing.locks.redis.steps`.
 Nothing here needs a lease.
 """
 

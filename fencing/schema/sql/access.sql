@@ -85,7 +85,7 @@ BEGIN
             (2, 'EXECUTE ON FUNCTION fencing.acquire_all(text, text, bigint, integer)'),
             (2, 'EXECUTE ON FUNCTION fencing.renew(text, integer)'),
             (2, 'EXECUTE ON FUNCTION fencing.release(text, text, integer, boolean)'),
-            (2, 'EXECUTE ON FUNCTION fencing.raise_token(text, text, bigint, integer)'),
+            (2, 'EXECUTE ON FUNCTION fencing.raise_token(text, text, bigint, boolean, integer)'),
             (2, 'EXECUTE ON FUNCTION fencing.look(text)'),
             (2, 'EXECUTE ON FUNCTION fencing.scan(text, text, integer)'),
             (2, 'EXECUTE ON FUNCTION fencing.force_release(text, text, integer)'),

@@ -1,3 +1,22 @@
+-- Refuses a token that is nonsense, lest it make every later one stale: 2^40 above the mark. A
+-- resource of which nothing is known is free to start anywhere, since some lock services start high.
+CREATE OR REPLACE FUNCTION fencing.check_jump(p_resource text, p_token bigint, p_mark bigint)
+RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $fencing$
+BEGIN
+    IF p_mark > 0 AND p_token - p_mark > 1099511627776 THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'ZF004',
+            MESSAGE = concat('token ', p_token, ' on "', p_resource,
+                             '" is implausible: the mark is ', p_mark,
+                             ', and a mark rises by at most 2^40 at a time'),
+            DETAIL = jsonb_build_object(
+                'resource', p_resource, 'token', p_token, 'current_token', p_mark);
+    END IF;
+END
+$fencing$
+--;
 -- admit(resource, token, holder, owner, wait_ms) -> boolean
 --
 --   Commits a lease's token as the resource's high-water mark. Must be a READ COMMITTED
@@ -80,17 +99,7 @@ BEGIN
         IF v_mark >= p_token THEN
             PERFORM fencing.refuse('ZF001', NULL, p_resource, p_token, v_mark);
         END IF;
-        -- One nonsensical token must not make every later one stale. 2^40; a resource of which
-        -- nothing is known is free to start anywhere, since some lock services start high.
-        IF p_token - v_mark > 1099511627776 THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'ZF004',
-                MESSAGE = concat('token ', p_token, ' on "', p_resource,
-                                 '" is implausible: the mark is ', v_mark,
-                                 ', and a mark rises by at most 2^40 at a time'),
-                DETAIL = jsonb_build_object(
-                    'resource', p_resource, 'token', p_token, 'current_token', v_mark);
-        END IF;
+        PERFORM fencing.check_jump(p_resource, p_token, v_mark);
 
         -- An admission that was acknowledged must survive a crash, whatever the role's default is.
         IF current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') THEN
