@@ -23,6 +23,7 @@ Without I/O and without a clock.
 from __future__ import annotations
 
 import json
+import math
 import random
 from typing import TYPE_CHECKING
 
@@ -61,6 +62,12 @@ QUEUE_SECONDS = 2.5
 
 LISTEN_SECONDS = 1.0
 """How long a waiter waits for its process to listen before it asks without, in seconds."""
+
+TURN_SECONDS = 0.5
+"""How long an admission waits for open transactions at a time, in seconds.
+
+Then it gives its connection to others, who may have a lease to renew; and the server, which does
+not look whether a client that waits for a lock is still there, waits for nobody who is gone."""
 
 TOO_LATE = 3
 """How often a lock may be granted too late before the ttl counts as too short."""
@@ -119,6 +126,8 @@ class _Acquiring:
         self.deadline = started_at + request.patience
         patience = request.patience or NO_WAIT_SECONDS
         self.call = Call(request.resource, started_at, ends=started_at + patience)
+        if request.patience:
+            self.call.attempts = math.inf
         self.queued = False
         self.maybe_ours = False
         self.too_late = 0
@@ -211,24 +220,29 @@ class _Acquiring:
     def admit(self, token: int, reply: Reply) -> Steps[bool]:
         """Admit a lease, waiting for transactions of its predecessors; whether that came about."""
         call, request = self.call, self.request
-        wait = max(0.0, min(self.deadline, trust_ends(reply.asked_at, request.ttl)) - call.at)
-        call.ends = max(call.ends, call.at + wait + 3 * GRACE_SECONDS)
-        try:
-            yield from call.ask(
-                ADMIT,
-                longer=wait,
-                resource=request.resource,
-                token=token,
-                holder=self.holder,
-                owner=label_of(request),
-                wait_ms=int(wait * 1000),
-            )
-        except StaleFenceError:
-            return False  # the fence was raised meanwhile: another token is drawn
-        except LockNotAcquiredError as error:
-            error.waited = call.at + wait - self.started_at
-            raise
-        return True
+        end = min(self.deadline, trust_ends(reply.asked_at, request.ttl))
+        while True:
+            left = max(0.0, end - call.at)
+            call.ends = max(call.ends, call.at + left + 3 * GRACE_SECONDS)
+            try:
+                yield from call.ask(
+                    ADMIT,
+                    longer=left,
+                    resource=request.resource,
+                    token=token,
+                    holder=self.holder,
+                    owner=label_of(request),
+                    wait_ms=int(min(left, TURN_SECONDS) * 1000),
+                )
+            except StaleFenceError:
+                return False  # the fence was raised meanwhile: another token is drawn
+            except LockNotAcquiredError as error:
+                yield from call.pause(0.0)  # tells the time
+                if end - call.at < _AFTER_SECONDS:
+                    error.waited = call.at - self.started_at
+                    raise
+            else:
+                return True
 
     def clean_up(self) -> Steps[None]:
         if self.maybe_ours or self.queued:

@@ -7,7 +7,7 @@ import math
 import os
 import threading
 import weakref
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -92,15 +92,20 @@ class _Connections:
         self._capacity = capacity
         self._left: list[Link] = []
         self._idle: list[Link] = []
-        self.slots = Slots(capacity)
+        self._renew_slots()
         _all.add(self)
+
+    def _renew_slots(self) -> None:
+        self.slots = Slots(self._capacity)
+        # Of those that wait for others' transactions, who are to leave connections for renewals.
+        self.waiting = Slots(max(1, self._capacity // 2))
 
     def forget(self) -> None:
         """Leave the connections to the parent process, in a forked child."""
         # Kept, since closing them would say goodbye to the server in the parent's name.
         self._left += self._idle
         self._idle = []
-        self.slots = Slots(self._capacity)
+        self._renew_slots()
 
     def close_idle(self) -> None:
         """Close those that nobody uses."""
@@ -190,18 +195,19 @@ class Connections(_Connections):
     """Connections for threads."""
 
     @contextmanager
-    def link(self, end: float) -> Iterator[Link]:
+    def link(self, end: float, *, waits: bool = False) -> Iterator[Link]:
         """A connection, for one request.
 
         Args:
             end: How long to wait for it: a moment of :func:`fencing.clock.now`, in seconds.
+            waits: Whether the request may wait for others' transactions.
 
         Raises:
             NoSlotError: All were in use.
             TimeoutError: The server was not reached in time.
             psycopg.Error: The server refused.
         """
-        with self.slots.slot(end):
+        with self.waiting.slot(end) if waits else nullcontext(), self.slots.slot(end):
             link = self._take() or self.connect(end)
             try:
                 yield link
@@ -239,14 +245,14 @@ class AsyncConnections(_Connections):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @asynccontextmanager
-    async def link(self, end: float) -> AsyncIterator[Link]:
+    async def link(self, end: float, *, waits: bool = False) -> AsyncIterator[Link]:
         """See :meth:`Connections.link`."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             if self._loop is not None and self._loop.is_closed():
-                self.slots = Slots(self._capacity)
+                self._renew_slots()
             self._loop = loop
-        async with self.slots.aslot(end):
+        async with self.waiting.aslot(end) if waits else nullcontext(), self.slots.aslot(end):
             link = self._take() or await self.connect(end)
             try:
                 yield link

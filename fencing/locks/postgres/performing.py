@@ -15,7 +15,7 @@ import psycopg
 from fencing.cancelling import heeding
 from fencing.clock import now
 from fencing.errors import FencingError
-from fencing.locks.asking import Pause
+from fencing.locks.asking import ATTEMPT_SECONDS, Pause
 from fencing.locks.performing import go_through, go_through_async, see_through
 from fencing.locks.postgres.asking import ADMIT, Ask, Reply
 from fencing.locks.postgres.connections import AsyncConnections, Connections
@@ -116,9 +116,9 @@ class Performer:
     def _ask(self, step: Ask, resource: str) -> Reply:
         end = now() + step.within
         try:
-            with self._connections.link(end) as link:
+            with self._connections.link(end, waits=step.statement is ADMIT) as link:
                 asked_at = now()
-                rows = self._exchange(link, step, end)
+                rows = self._exchange(link, step, _answer_by(step, asked_at, end))
                 return Reply(rows, asked_at, now(), link.database)
         except psycopg.Error as error:
             _raise_typed(error, step, resource)
@@ -202,9 +202,9 @@ class AsyncPerformer:
     async def _ask(self, step: Ask, resource: str) -> Reply:
         end = now() + step.within
         try:
-            async with self._connections.link(end) as link:
+            async with self._connections.link(end, waits=step.statement is ADMIT) as link:
                 asked_at = now()
-                rows = await self._exchange(link, step, end)
+                rows = await self._exchange(link, step, _answer_by(step, asked_at, end))
                 return Reply(rows, asked_at, now(), link.database)
         except psycopg.Error as error:
             _raise_typed(error, step, resource)
@@ -227,6 +227,14 @@ class AsyncPerformer:
                 link.close()
             raise
         return rows
+
+
+def _answer_by(step: Ask, asked_at: float, end: float) -> float:
+    """When an answer is overdue: an admission's patience is for connections, not for silence."""
+    if step.statement is not ADMIT:
+        return end
+    waits: int = step.values["wait_ms"]  # type: ignore[assignment] # our own
+    return min(end, asked_at + waits / 1000 + ATTEMPT_SECONDS)
 
 
 def _raise_typed(error: psycopg.Error, step: Ask, resource: str) -> NoReturn:
