@@ -33,6 +33,7 @@ The rules of retries and deadlines are those of :mod:`fencing.locks.asking`.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from fencing.lease import trust_ends
@@ -102,6 +103,8 @@ class _Acquiring:
         self.deadline = started_at + request.patience
         patience = request.patience or NO_WAIT_SECONDS
         self.call = Call(keys, request.resource, started_at, ends=started_at + patience)
+        if request.patience:
+            self.call.attempts = math.inf
         self.place = keys.place(request.resource, holder)
         self.places = keys.places(request.resource)
         self.offset = keys.offset(request.resource)

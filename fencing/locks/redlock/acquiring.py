@@ -25,6 +25,7 @@ earlier round would undo what a later one was granted, and nobody would know.
 
 from __future__ import annotations
 
+import math
 import random
 from typing import TYPE_CHECKING
 
@@ -135,6 +136,8 @@ class _Acquiring:
         self.call = NodesCall(
             quorum, request.resource, started_at, ends=started_at + patience, ttl=request.ttl
         )
+        if request.patience:
+            self.call.attempts = math.inf
         self.rounds = 0
         self.too_late = 0
         self.pause = FIRST_PAUSE

@@ -28,6 +28,7 @@ Everything here is without I/O and without a clock.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -147,6 +148,8 @@ class _Acquiring:
         self.deadline = started_at + request.patience
         patience = request.patience or NO_WAIT_SECONDS
         self.call = Call(space, request.resource, started_at, ends=started_at + patience)
+        if request.patience:
+            self.call.attempts = math.inf
         self.content = Content(milliseconds(request.ttl), label_of(request)).encoded()
         self.offset = Get(space.offset(request.resource))
         self.sightings = sightings
