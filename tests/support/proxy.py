@@ -51,7 +51,7 @@ class Link:
         self.from_client, self.to_client = client
         self.from_server, self.to_server = server
         self.requests = requests
-        self.swallowing = False
+        self.swallowing = self.silent = False
         self.answered = True
 
     def cut(self) -> None:
@@ -179,6 +179,11 @@ class TcpProxy:
         """Hold back all replies until `release`; not those to a heartbeat."""
         self._run(self._set_gate(opened=False))
 
+    def silence(self) -> None:
+        """Let nothing pass on any of the connections there are, as a firewall that dropped them."""
+        for link in list(self._links):
+            link.silent = True
+
     def release(self) -> None:
         """Deliver what has been held back, and all that follows."""
         self._run(self._set_gate(opened=True))
@@ -248,6 +253,8 @@ class TcpProxy:
 
     async def _ask(self, link: Link) -> None:
         while chunk := await link.from_client.read(CHUNK):
+            if link.silent:
+                continue
             self.bytes_sent += len(chunk)
             self.turns += link.answered
             link.answered = False
@@ -272,6 +279,8 @@ class TcpProxy:
 
     async def _answer(self, link: Link) -> None:
         while chunk := await link.from_server.read(CHUNK):
+            if link.silent:
+                continue
             if link.swallowing:
                 link.cut()
                 self.swallowed.set()

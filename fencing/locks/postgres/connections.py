@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.pq import TransactionStatus
+from psycopg.pq import ConnStatus, TransactionStatus
 
 from fencing.clock import now
 from fencing.core.slots import Slots
@@ -74,6 +74,11 @@ class Link:
         """Whether it can be used for another request."""
         return bool(self.pgconn.transaction_status == TransactionStatus.IDLE)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the server, or the way to it, has ended it."""
+        return bool(self.pgconn.status != ConnStatus.OK)
+
     def close(self) -> None:
         """Close it, whatever it is doing."""
         self.pgconn.finish()
@@ -108,7 +113,11 @@ class _Connections:
         self._renew_slots()
 
     def close_idle(self) -> None:
-        """Close those that nobody uses."""
+        """Close those that nobody uses.
+
+        Where one was lost, or answers no more, a firewall or a failed server may have dropped them
+        all without a word; who tries again is to connect anew, not to try each of them in turn.
+        """
         while self._idle:
             self._idle.pop().close()
 
@@ -123,8 +132,10 @@ class _Connections:
     def _keep(self, link: Link) -> None:
         if link.usable:
             self._idle.append(link)
-        else:
-            link.close()
+            return
+        if link.is_lost:
+            self.close_idle()
+        link.close()
 
     def _options(self, end: float) -> dict[str, Any]:
         options: dict[str, Any] = {"autocommit": True, "client_encoding": _ENCODING.decode()}
@@ -211,6 +222,9 @@ class Connections(_Connections):
             link = self._take() or self.connect(end)
             try:
                 yield link
+            except TimeoutError:
+                self.close_idle()
+                raise
             finally:
                 self._keep(link)
 
@@ -256,6 +270,9 @@ class AsyncConnections(_Connections):
             link = self._take() or await self.connect(end)
             try:
                 yield link
+            except TimeoutError:
+                self.close_idle()
+                raise
             finally:
                 self._keep(link)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -11,6 +14,7 @@ from psycopg.conninfo import make_conninfo
 
 from fencing import AsyncPostgresLockService, PostgresLockService
 from tests.support.databases import plain_url
+from tests.support.proxy import TcpProxy
 
 if TYPE_CHECKING:
     from tests.support.bank import Bank
@@ -70,6 +74,39 @@ async def test_so_is_one_that_an_asynchronous_one_left_open(bank: Bank) -> None:
         lease = await locks.acquire("r", ttl=60)
         assert bank.mark("r") == (lease.token, lease.holder)
         assert await b.try_acquire("r") is None
+
+
+def test_connections_that_were_dropped_without_a_word_are_not_tried_one_by_one(bank: Bank) -> None:
+    with (
+        TcpProxy.to(bank.url) as proxy,
+        PostgresLockService(proxy.url) as locks,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        everybody = threading.Barrier(8)
+
+        def hold(n: int) -> None:
+            everybody.wait(60)
+            locks.acquire(f"r{n}", ttl=60).release()
+
+        list(pool.map(hold, range(8)))
+        kept = locks.acquire("kept", ttl=9, keepalive=True)
+        proxy.silence()
+        # The first attempt finds it out, the second connects anew.
+        locks.acquire("r", ttl=60, blocking_timeout=20).release()
+        kept.renew()
+        assert not kept.lost
+
+
+async def test_nor_are_they_by_asyncio(bank: Bank) -> None:
+    with TcpProxy.to(bank.url) as proxy:
+        async with AsyncPostgresLockService(proxy.url) as locks:
+            leases = [locks.acquire(f"r{n}", ttl=60)._begin() for n in range(8)]
+            for lease in await asyncio.gather(*leases):
+                await lease.release()
+            kept = await locks.acquire("kept", ttl=60)
+            proxy.silence()
+            await kept.renew()
+            await kept.release()
 
 
 @pytest.mark.parametrize("how", ["address", "environment", "database", "function"])
