@@ -127,8 +127,9 @@ class _Acquiring:
         mine: Our node, as far as we know.
         waits: Whether it is ephemeral, as far as we know; or is to be made so.
         changes: How often it has changed, or may have.
-        granted: What to believe if our node is found to be the first of the queue: it was made
-            persistent by an answered request, and not changed since.
+        granted: What to believe if our node is the first of the queue: an answered request has made
+            it persistent, and nobody was before it at that moment who could have been granted the
+            lock since.
         line: The queue, as it was seen last.
     """
 
@@ -195,7 +196,7 @@ class _Acquiring:
         made = Create(
             f"{call.parent}/{self.holder}-", self.content, sequence=True, ephemeral=self.waits
         )
-        look = Children(call.parent)
+        look = Children(call.parent, stat=True)
         reply = yield from call.ask_once(made, look, self.offset, or_else=self.search)
         if call.repeated:
             self.find_mine(reply)
@@ -206,8 +207,12 @@ class _Acquiring:
             return
         self.mine, stat = created
         self.reference = Reference.made(stat, reply.at)
-        self.granted = None if self.waits else (stat, offset, reply)
-        self.line = call.line_in(looked)
+        names, parent = looked if not isinstance(looked, Refused) else ([], None)
+        self.line = call.line_in(names)
+        # Only if the queue is the one that it was added to: one who was before us then may have
+        # been granted the lock since, under a greater number, and be gone already.
+        if not self.waits and parent is not None and parent.pzxid == stat.czxid:
+            self.granted = stat, offset, reply
 
     @property
     def search(self) -> tuple[Operation, ...]:
@@ -318,6 +323,7 @@ class _Acquiring:
     def judge(self, first: Node) -> Steps[Held | None]:
         """The last attempt: remove the first if its time is over, or say that it is held."""
         call = self.call
+        self.granted = None  # somebody was before us then
         reply = yield from call.ask(Get(first.path), self.offset)
         came, offset = reply.came
         if not isinstance(came, Refused):

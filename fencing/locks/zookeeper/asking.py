@@ -36,6 +36,7 @@ class Stat(Protocol):
         mtime: When it was written last, likewise.
         version: How often it was written.
         ephemeralOwner: The session with which it ends; 0: none.
+        pzxid: The number of the transaction that made or removed a child of it last.
     """
 
     czxid: int
@@ -44,6 +45,7 @@ class Stat(Protocol):
     mtime: int
     version: int
     ephemeralOwner: int  # noqa: N815 - ZooKeeper's name for it
+    pzxid: int
 
 
 # What ZooKeeper is asked to do.
@@ -114,9 +116,15 @@ class Get:
 
 @dataclass(frozen=True, slots=True)
 class Children:
-    """The names of a node's children come back."""
+    """The names of a node's children come back.
+
+    Attributes:
+        path: Which node.
+        stat: Whether its `Stat` comes with them: ``(names, stat)``.
+    """
 
     path: str
+    stat: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ def sent(client: Any, operation: Operation, watch: Callable[[Any], object] | Non
         case Multi(operations):
             result = _transaction(client, operations).commit_async()
         case _:
-            result = client.get_children_async(operation.path)
+            result = client.get_children_async(operation.path, include_data=operation.stat)
     return result
 
 

@@ -29,10 +29,12 @@ HOLDER = "a" * 32
 OTHER = "b" * 32
 
 
-def stat(czxid: int, *, mtime: int = 0, ephemeral: int = 0, version: int = 0) -> Any:
+def stat(
+    czxid: int, *, mtime: int = 0, ephemeral: int = 0, version: int = 0, pzxid: int = 0
+) -> Any:
     return SimpleNamespace(
         czxid=czxid, mzxid=czxid, ctime=mtime, mtime=mtime, version=version,
-        ephemeralOwner=ephemeral,
+        ephemeralOwner=ephemeral, pzxid=pzxid,
     )  # fmt: skip
 
 
@@ -73,7 +75,9 @@ def behind_another(steps: Any) -> Ask:
     steps.send(None)
     mine, other = f"{HOLDER}-0000000002", f"{OTHER}-0000000001"
     made = f"/n/locks/r/{mine}", stat(9, mtime=1000)
-    return steps.send(Reply([made, [mine, other], Refused("no node")], 0.0, 0.1))
+    return steps.send(
+        Reply([made, ([mine, other], stat(2, pzxid=9)), Refused("no node")], 0.0, 0.1)
+    )
 
 
 def test_a_node_that_changes_its_kind_changes_its_name() -> None:
@@ -101,9 +105,8 @@ def test_trust_counts_from_the_request_that_made_the_node_persistent() -> None:
     steps = acquisition(fair=True)
     steps.send(None)
     mine = f"{HOLDER}-0000000002"
-    step = steps.send(
-        Reply([(f"/n/locks/r/{mine}", stat(9, ephemeral=1)), [mine], Refused("no node")], 0.0, 0.1)
-    )
+    made = f"/n/locks/r/{mine}", stat(9, ephemeral=1)
+    step = steps.send(Reply([made, ([mine], stat(2, pzxid=9)), Refused("no node")], 0.0, 0.1))
     assert not step.operations[0].operations[1].ephemeral
     got = b"", stat(12)
     grant = ended(steps, Reply([True, got, Refused("no node")], 7.0, 7.1))
