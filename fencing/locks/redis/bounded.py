@@ -74,11 +74,13 @@ class _Bounded:
     Attributes:
         until: When the call must be over that has this connection to itself; otherwise, and in
             what connecting does besides, `call_end` says it.
+        is_wanted: Whether to keep it when it is given back: its service was not closed meanwhile.
     """
 
     socket_timeout: float | None
     socket_connect_timeout: float | None
     until = math.inf
+    is_wanted = True
     health_check_interval: float
     _answers: Answers
     _just_sent = False  # so the limit is that for the first read, too
@@ -162,6 +164,7 @@ class _Bounded:
             raise
 
     def disconnect(self, *args: Any, **kwargs: Any) -> None:
+        self.is_wanted = True  # when it is connected again
         super().disconnect(*args, **kwargs)  # type: ignore[misc]
 
     def _limit(self) -> None:
@@ -183,8 +186,13 @@ class _Bounded:
 
 
 class _AsyncBounded:
-    """Mixed into an asyncio connection class, whose caller bounds a call by `asyncio.timeout`."""
+    """Mixed into an asyncio connection class, whose caller bounds a call by `asyncio.timeout`.
 
+    Attributes:
+        is_wanted: See `_Bounded`.
+    """
+
+    is_wanted = True
     health_check_interval: float
     is_connected: bool
     _answers: Answers
@@ -218,6 +226,10 @@ class _AsyncBounded:
             return False
         # What the event loop has not come to yet.
         return self._watch is None or not self._watch.poll(0)
+
+    async def disconnect(self, *args: Any, **kwargs: Any) -> None:
+        self.is_wanted = True
+        await super().disconnect(*args, **kwargs)  # type: ignore[misc]
 
     async def send(self, data: bytes) -> None:
         """See `_Bounded.send`."""

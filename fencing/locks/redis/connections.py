@@ -30,6 +30,7 @@ __all__ = [
     "async_cluster_like",
     "async_node_maker",
     "client_like",
+    "close_idle",
     "cluster_like",
     "connected",
     "connection_of",
@@ -37,6 +38,7 @@ __all__ = [
     "made_by",
     "node_maker",
     "pools_of",
+    "sentinel_pools_of",
 ]
 
 SENTINEL_SECONDS = 0.5
@@ -106,9 +108,28 @@ def async_client_like(client: Any) -> Any:
 
 def pools_of(client: Any) -> list[Any]:
     """The pools of a client that was made here: its own, and those to its sentinels."""
+    return [client.connection_pool, *sentinel_pools_of(client)]
+
+
+def sentinel_pools_of(client: Any) -> list[Any]:
+    """The pools to the sentinels of a client that was made here."""
     manager = getattr(client.connection_pool, "sentinel_manager", None)
-    sentinels = [] if manager is None else manager.sentinels
-    return [client.connection_pool, *(sentinel.connection_pool for sentinel in sentinels)]
+    return [] if manager is None else [sentinel.connection_pool for sentinel in manager.sentinels]
+
+
+async def close_idle(pool: Any) -> None:
+    """Close an asyncio pool's connections that nobody uses.
+
+    redis-py's own way would let a task have one of them while it is being closed.
+    """
+    idle: list[Any] = pool._available_connections  # noqa: SLF001 - no public way to take them all
+    taken = idle.copy()
+    idle.clear()
+    try:
+        for connection in taken:
+            await connection.disconnect()
+    finally:
+        idle.extend(taken)
 
 
 def connection_of(pool: Any) -> Any:

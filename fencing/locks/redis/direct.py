@@ -12,7 +12,12 @@ from redis.exceptions import NoScriptError, ReadOnlyError, ResponseError
 
 from fencing.clock import now
 from fencing.locks.redis.bounded import call_end
-from fencing.locks.redis.connections import connected, made_by, pools_of
+from fencing.locks.redis.connections import (
+    close_idle,
+    connected,
+    made_by,
+    sentinel_pools_of,
+)
 from fencing.locks.redis.stack import AsyncConnectionStack, ConnectionStack
 from fencing.locks.redis.trouble import REDIS_ERRORS
 from fencing.locks.redis.wire import ASKING, Pipeline, packed, packed_acknowledged, packed_words
@@ -213,7 +218,7 @@ class Direct(_OnOneRedis):
     def _end(self, connection: Any, *, in_step: bool) -> None:
         """Give a connection back; closed, if answers may be on their way or it leads astray."""
         connection.until = math.inf
-        if not in_step:
+        if not in_step or not connection.is_wanted:
             connection.disconnect()
         self._stack.give_back(connection)
 
@@ -223,8 +228,9 @@ class Direct(_OnOneRedis):
 
     def close(self) -> None:
         """See `Sibling.close`."""
-        for pool in pools_of(self._made):
-            pool.disconnect()
+        self._stack.close()
+        for pool in sentinel_pools_of(self._made):
+            pool.disconnect(inuse_connections=False)
 
 
 class AsyncDirect(_OnOneRedis):
@@ -359,7 +365,7 @@ class AsyncDirect(_OnOneRedis):
 
     async def _end(self, connection: Any, *, in_step: bool) -> None:
         try:
-            if not in_step:
+            if not in_step or not connection.is_wanted:
                 await connection.disconnect(nowait=True)
         finally:
             self._stack.give_back(connection)
@@ -367,14 +373,18 @@ class AsyncDirect(_OnOneRedis):
     async def connection_to(self, node: str) -> Any:  # noqa: ARG002 - as on a cluster
         """See `AsyncSibling.connection_to`."""
         connection = made_by(self._made.connection_pool)
-        await connection.connect()
+        try:
+            await connection.connect()
+        except BaseException:  # also when it is cancelled in the middle of a greeting
+            await connection.disconnect(nowait=True)
+            raise
         return connection
 
     async def aclose(self) -> None:
         """See `AsyncSibling.aclose`."""
-        self._stack.leave_closed_loop()
-        for pool in pools_of(self._made):
-            await pool.disconnect()
+        await self._stack.aclose()
+        for pool in sentinel_pools_of(self._made):
+            await close_idle(pool)
 
 
 def _is_patient(connection: Any) -> bool:

@@ -5,6 +5,10 @@ redis-py's pool makes them, and counts them as in use from then on; this hands e
 them, and is faster. A call gets one that is connected and has nothing unread on it: one that Redis
 has closed meanwhile, or that leads to a primary that is one no more, is opened anew. A caller who
 finds all in use waits, and gets the next one that is free before those who come after him.
+
+Only who has a connection to himself closes it. One that is in use while the service is closed is
+closed when it is given back: under a call's hands, its number in the operating system might
+already be that of another connection, whose answers are somebody else's.
 """
 
 from __future__ import annotations
@@ -99,6 +103,7 @@ class _Stack:
 
     def forget(self) -> None:
         """Begin without a connection, as a forked child must."""
+        self._connections: list[Any] = []
         self._idle: list[Any] = []
         self._waiting: deque[Any] = deque()
         self._made = 0
@@ -112,9 +117,22 @@ class _Stack:
 
     def _is_outdated(self, connection: Any) -> bool:
         # Sentinel may have told another connection of a new primary.
-        return not connection.is_quiet() or (
+        return (not connection.is_wanted or not connection.is_quiet()) or (
             self._has_a_primary and self._pool.master_address != (connection.host, connection.port)
         )
+
+    def _want_none(self) -> None:
+        for connection in list(self._connections):
+            connection.is_wanted = False
+
+    def _take_idle(self, taken: list[Any]) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                taken.append(self._idle.pop())
+
+    def _put_back(self, taken: list[Any]) -> None:
+        self._idle.extend(reversed(taken))
+        self._hand_on()
 
     def _queue(self, turn: Any) -> None:
         with self._lock:
@@ -181,6 +199,26 @@ class ConnectionStack(_Stack):
             raise
         return connection
 
+    def give_back(self, connection: Any) -> None:
+        """See `_Stack.give_back`."""
+        super().give_back(connection)
+        if not connection.is_wanted:  # who closes them has looked before it was there
+            self._close_idle()
+
+    def close(self) -> None:
+        """Close those that are idle, and have the others closed when they are given back."""
+        self._want_none()
+        self._close_idle()
+
+    def _close_idle(self) -> None:
+        taken: list[Any] = []
+        try:
+            self._take_idle(taken)
+            for connection in taken:
+                connection.disconnect()
+        finally:
+            self._put_back(taken)
+
     def _wait(self, end: float) -> Any:
         turn = _Turn()
         try:
@@ -195,12 +233,14 @@ class ConnectionStack(_Stack):
     def _make(self, end: float) -> Any:
         connecting = call_end.set(end)
         try:
-            return connection_of(self._pool)
+            connection = connection_of(self._pool)
         except BaseException:
             self._make_one_less()
             raise
         finally:
             call_end.reset(connecting)
+        self._connections.append(connection)
+        return connection
 
     def _connect(self, connection: Any, end: float) -> None:
         connecting = call_end.set(end)
@@ -214,17 +254,16 @@ class AsyncConnectionStack(_Stack):
     """`ConnectionStack` for asyncio."""
 
     def __init__(self, pool: Any) -> None:
-        self._connections: list[Any] = []
+        self._connections = []  # what forget() keeps
         self._loop: asyncio.AbstractEventLoop | None = None
         super().__init__(pool)
 
     def forget(self) -> None:
         """See `_Stack.forget`."""
-        super().forget()
         # Kept for ever: when one is finalized, it is taken off its event loop's selector, which
         # the child shares with its parent.
         _inherited.extend(self._connections)
-        self._connections = []
+        super().forget()
         self._pool.reset()
 
     def leave_closed_loop(self) -> None:
@@ -234,9 +273,20 @@ class AsyncConnectionStack(_Stack):
             return
         if self._loop is not None and self._loop.is_closed():
             super().forget()
-            self._connections = []
             self._pool.reset()
         self._loop = loop
+
+    async def aclose(self) -> None:
+        """See `ConnectionStack.close`."""
+        self.leave_closed_loop()
+        self._want_none()
+        taken: list[Any] = []
+        try:
+            self._take_idle(taken)
+            for connection in taken:
+                await connection.disconnect()
+        finally:
+            self._put_back(taken)
 
     def take_ready(self) -> Any:
         """A connection, if there is one that needs no waiting for; otherwise None."""

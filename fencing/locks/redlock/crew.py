@@ -8,6 +8,7 @@ the next.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from typing import TYPE_CHECKING
@@ -114,13 +115,18 @@ class Crew:
             self._threads.discard(me)
 
     def _next(self, me: threading.Thread) -> Job | None:
-        try:
-            return self._jobs.get(timeout=IDLE_SECONDS)
-        except queue.Empty:
-            self._threads.discard(me)
-        try:  # what was submitted before that has counted on us
-            job = self._jobs.get_nowait()
-        except queue.Empty:
-            return None
-        self._threads.add(me)
+        with contextlib.suppress(queue.Empty):
+            if (job := self._jobs.get(timeout=IDLE_SECONDS)) is not None:
+                return job
+        self._threads.discard(me)
+        # What was submitted before that has counted on us; it may be behind what sends threads
+        # away, of which there is too much when several close at once.
+        job, goodbyes = None, 0
+        with contextlib.suppress(queue.Empty):
+            while (job := self._jobs.get_nowait()) is None:
+                goodbyes += 1
+        for _ in range(min(goodbyes, len(self._threads))):
+            self._jobs.put(None)
+        if job is not None:
+            self._threads.add(me)
         return job

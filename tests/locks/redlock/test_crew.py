@@ -94,3 +94,19 @@ def test_without_threads_it_is_done_here(crew: Crew, monkeypatch: pytest.MonkeyP
     job = crew.submit(lambda: here.append(threading.current_thread()))
     assert job.is_done
     assert here == [threading.current_thread()]
+
+
+def test_after_closing_twice_work_is_done_all_the_same(crew: Crew) -> None:
+    gate, begun = threading.Event(), threading.Semaphore(0)
+    job = crew.submit(waiting(gate, begun))
+    assert begun.acquire(timeout=SECONDS)
+    (thread,) = crew._threads
+    for _ in range(3):  # as if three closed at once
+        crew._jobs.put(None)
+    gate.set()
+    job.wait()
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+    done = threading.Event()
+    crew.submit(done.set)
+    assert done.wait(SECONDS)
