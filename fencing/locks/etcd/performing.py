@@ -90,21 +90,27 @@ class Performer:
                 return Signal(now(), failed=not is_first)
             return self._step(step)
 
-        line = self._entrances if fair else self._lines
-        is_next = False
-        try:
-            with self._lock:
-                is_next = line.join(resource, box)
-                alone = is_next and not (fair and resource in self._ranks)
-            return go_through(call(not alone), perform)
-        except LockServiceError:
-            with self._lock:
-                line.scatter(resource)
-            raise
-        finally:
+        def leave() -> None:
             with self._lock:
                 line.leave(resource, box)
                 self._ranks.leave(resource, box)
+
+        line = self._entrances if fair else self._lines
+        is_next = False
+        try:
+            try:
+                with self._lock:
+                    is_next = line.join(resource, box)
+                    alone = is_next and not (fair and resource in self._ranks)
+                return go_through(call(not alone), perform)
+            except LockServiceError:
+                with self._lock:
+                    line.scatter(resource)
+                raise
+            finally:
+                leave()
+        finally:
+            leave()  # an interrupt may have come before the other one was done
 
     def _step(self, step: Step) -> object:
         if isinstance(step, Ask):
@@ -166,14 +172,19 @@ class AsyncPerformer:
                 return Signal(now(), failed=not is_first)
             return await self._step(step)
 
-        is_next = line.join(resource, box)
-        alone = is_next and not (fair and resource in ranks)
+        is_next = False
         try:
-            return await go_through_async(call(not alone), perform)
-        except LockServiceError:
-            line.scatter(resource)
-            raise
-        finally:
+            try:
+                is_next = line.join(resource, box)
+                alone = is_next and not (fair and resource in ranks)
+                return await go_through_async(call(not alone), perform)
+            except LockServiceError:
+                line.scatter(resource)
+                raise
+            finally:
+                line.leave(resource, box)
+                ranks.leave(resource, box)
+        finally:  # an interrupt may have come before the other one was done
             line.leave(resource, box)
             ranks.leave(resource, box)
 

@@ -1,43 +1,41 @@
 """Talks to etcd's JSON gateway by HTTP: the sync and the async way, side by side.
 
-httpx has a time-out for each part of a request. Here every part is given what is left of the
-request's time, so that the whole of it ends in time.
+A request of asyncio is never cancelled: httpcore, by which httpx connects, would count the
+connection as in use for ever. It runs in a task of its own, which ends with the request's time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
-
-import httpx
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fencing.clock import now
 from fencing.locks.asking import Trouble
-from fencing.locks.etcd.answers import Reply, is_stale_token, message_in, reply_to
+from fencing.locks.etcd import bounded
+from fencing.locks.etcd.answers import Reply, is_stale_token, reply_to
+from fencing.locks.etcd.troubles import (
+    HTTP_ERRORS,
+    is_event,
+    is_news,
+    trouble_of,
+)
+from fencing.locks.etcd.way import Way
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator
+
+    import httpx
+
     from fencing.locks.etcd.address import Address
     from fencing.locks.etcd.requests import Body
 
-__all__ = ["HTTP_ERRORS", "AsyncTransport", "Transport"]
+__all__ = ["AsyncTransport", "Transport"]
 
-HTTP_ERRORS = (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError)
-"""What can come out of a request because of etcd or the way to it."""
-
-
-def _options(address: Address, **limits: int | None) -> dict[str, Any]:
-    """What a client of httpx is made with."""
-    return {
-        "verify": address.tls or False,
-        # A lock service does not go through whatever proxy a machine has for the rest of the world.
-        "trust_env": False,
-        "limits": httpx.Limits(keepalive_expiry=30.0, **limits),
-    }
-
+T = TypeVar("T")
 
 _ASKING: dict[str, int | None] = {"max_connections": 32, "max_keepalive_connections": 32}
 """Requests that have to wait for a connection are sooner done than each with a new one."""
@@ -45,68 +43,13 @@ _ASKING: dict[str, int | None] = {"max_connections": 32, "max_keepalive_connecti
 _WATCHING: dict[str, int | None] = {"max_connections": None, "max_keepalive_connections": 0}
 """Each watch has a connection of its own, which ends with it."""
 
-_HEADERS = {"Content-Type": "application/json"}
 
-_AT_LEAST = 0.001  # seconds: a time-out of zero would be none
-
-
-class _Left(dict[str, float]):
-    """The time-outs of a request's parts: what is left of the time of all of it."""
-
-    def __init__(self, end: float) -> None:
-        super().__init__()
-        self._end = end
-
-    def get(self, key: str, default: Any = None) -> float:  # noqa: ANN401, ARG002 - one answer to every question
-        return max(_AT_LEAST, self._end - now())
-
-
-class _Way:
-    """The way to one etcd: which of its members is asked, and as whom."""
-
-    def __init__(self, address: Address) -> None:
-        self.address = address
-        self._at = 0
-        self._token = ""
-
-    def url(self, path: str) -> str:
-        endpoints = self.address.endpoints
-        return f"{endpoints[self._at % len(endpoints)]}/v3/{path}"
-
-    def headers(self) -> dict[str, str]:
-        return {**_HEADERS, "Authorization": self._token} if self._token else _HEADERS
-
-    def content(self, body: Body) -> bytes:
-        return json.dumps(body, separators=(",", ":")).encode()
-
-    @property
-    def credentials(self) -> bytes:
-        return self.content({"name": self.address.user, "password": self.address.password})
-
-    @property
-    def must_authenticate(self) -> bool:
-        return bool(self.address.user) and not self._token
-
-    def note_token(self, status: int, content: bytes) -> None:
-        """We have said who we are; keep the token that was given to us, or raise."""
-        at = now()
-        reply = reply_to(status, content, asked_at=at, at=at)
-        token = reply.body.get("token")
-        if not isinstance(token, str) or not token:
-            raise Trouble("etcd was told who asks, and gave no token", passing=False, at=at)
-        self._token = token
-
-    def note_trouble(self) -> None:
-        """This member has not answered as it should; the next one is asked from now on."""
-        self._at += 1
-
-
-class Transport(_Way):
+class Transport(Way):
     """Asks an etcd; threads may share it."""
 
     def __init__(self, address: Address) -> None:
         super().__init__(address)
-        self._clients: tuple[httpx.Client, httpx.Client] | None = None
+        self._clients: _Clients | None = None
         self._lock = threading.RLock()  # a signal handler may ask, too
         _transports.add(self)
 
@@ -117,10 +60,18 @@ class Transport(_Way):
         self._lock = threading.RLock()
 
     def close(self) -> None:
-        """Close the connections; another request opens them again."""
-        clients, self._clients = self._clients, None
-        for client in clients or ():
-            client.close()
+        """Close the connections; another request opens them again.
+
+        Whoever asks at this moment closes them when he is done: they cannot be closed under him.
+        """
+        with self._lock:
+            clients, self._clients = self._clients, None
+            if clients is None:
+                return
+            clients.given_up = True
+            in_use = clients.users > 0
+        if not in_use:
+            clients.close()
 
     def ask(self, path: str, body: Body, end: float) -> Reply:
         """Ask; return the answer.
@@ -158,13 +109,11 @@ class Transport(_Way):
         return asked_at, status, answer
 
     def _post(self, path: str, content: bytes, end: float) -> tuple[int, bytes]:
-        response = self._open()[0].post(
-            self.url(path),
-            content=content,
-            headers=self.headers(),
-            extensions={"timeout": _Left(end)},
-        )
-        return response.status_code, response.content
+        with self._opened() as clients, bounded.ending_at(end) as extensions:
+            response = clients.asks.post(
+                self.url(path), content=content, headers=self.headers(), extensions=extensions
+            )
+            return response.status_code, response.content
 
     def watch(self, body: Body, end: float) -> bool:
         """Wait until something is told that is watched for; whether it could be watched.
@@ -174,54 +123,93 @@ class Transport(_Way):
             end: When to return in any case (:func:`fencing.clock.now`, seconds).
         """
         try:
-            with self._open()[1].stream(
-                "POST",
-                self.url("watch"),
-                content=self.content(body),
-                headers=self.headers(),
-                extensions={"timeout": _Left(end)},
-            ) as response:
+            with (
+                self._opened() as clients,
+                bounded.ending_at(end) as extensions,
+                clients.watches.stream(
+                    "POST",
+                    self.url("watch"),
+                    content=self.content(body),
+                    headers=self.headers(),
+                    extensions=extensions,
+                ) as response,
+            ):
                 if response.status_code != 200:  # noqa: PLR2004 - of HTTP
                     return False
                 for line in response.iter_lines():
-                    if _is_news(line):
-                        return _is_event(line)
+                    if is_news(line):
+                        return is_event(line)
                     if now() >= end:
                         break
         except HTTP_ERRORS:
-            return now() >= end
+            pass
         return now() >= end
 
-    def _open(self) -> tuple[httpx.Client, httpx.Client]:
-        """What asks, and what watches."""
+    @contextmanager
+    def _opened(self) -> Iterator[_Clients]:
+        """What asks and what watches, which are not closed meanwhile."""
         with self._lock:  # of two pairs one would be lost, with its connections
             if self._clients is None:
-                asks, watches = (_options(self.address, **each) for each in (_ASKING, _WATCHING))
-                self._clients = httpx.Client(**asks), httpx.Client(**watches)
-            return self._clients
+                self._clients = _Clients(self.address)
+            clients = self._clients
+            clients.users += 1
+        try:
+            yield clients
+        finally:
+            with self._lock:
+                clients.users -= 1
+                to_close = clients.given_up and clients.users == 0
+            if to_close:
+                clients.close()
 
 
-class AsyncTransport(_Way):
+class _Clients:
+    """What asks and what watches, and how many do so at this moment."""
+
+    def __init__(self, address: Address) -> None:
+        self.asks = bounded.client(address, **_ASKING)
+        self.watches = bounded.client(address, **_WATCHING)
+        self.users = 0
+        self.given_up = False
+
+    def close(self) -> None:
+        self.asks.close()
+        self.watches.close()
+
+
+class AsyncTransport(Way):
     """:class:`Transport` for asyncio; after an event loop has ended it begins anew in the next."""
 
     def __init__(self, address: Address) -> None:
         super().__init__(address)
-        self._clients: tuple[httpx.AsyncClient, httpx.AsyncClient] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._begin(None)
         _transports.add(self)
+
+    def _begin(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        self._loop = loop
+        self._client: httpx.AsyncClient | None = None
+        self._running: set[asyncio.Task[Any]] = set()  # of a task one has to hold a reference
+        self._watching: set[asyncio.Task[bool]] = set()
 
     def forget(self) -> None:
         """See :meth:`Transport.forget`."""
         # Kept, because a connection that is finalized is taken off its event loop's selector,
         # which a forked child shares with its parent.
-        _inherited.append(self._clients)
-        self._clients = self._loop = None
+        _inherited.append((self._client, self._running))
+        self._begin(None)
 
     async def aclose(self) -> None:
-        """See :meth:`Transport.close`."""
-        clients, self._clients = self._clients, None
-        if self._loop is asyncio.get_running_loop():
-            for client in clients or ():
+        """See :meth:`Transport.close`; requests that are on their way are answered before."""
+        client, self._client = self._client, None
+        if self._loop is not asyncio.get_running_loop():
+            return
+        try:
+            for task in self._watching:
+                task.cancel()
+            if self._running:
+                await asyncio.wait(list(self._running))
+        finally:
+            if client is not None:
                 await client.aclose()
 
     async def ask(self, path: str, body: Body, end: float) -> Reply:
@@ -253,75 +241,85 @@ class AsyncTransport(_Way):
         return asked_at, status, answer
 
     async def _post(self, path: str, content: bytes, end: float) -> tuple[int, bytes]:
-        response = await self._open()[0].post(
-            self.url(path),
-            content=content,
-            headers=self.headers(),
-            extensions={"timeout": _Left(end)},
-        )
-        return response.status_code, response.content
+        client = self._open()
+
+        async def post() -> tuple[int, bytes]:
+            with bounded.ending_at(end) as extensions:
+                response = await client.post(
+                    self.url(path), content=content, headers=self.headers(), extensions=extensions
+                )
+                return response.status_code, response.content
+
+        return await self._uncancelled(post())
+
+    async def _uncancelled(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await work that goes on even if nobody wants it any more."""
+        task = self._started(work)
+        await asyncio.wait({task})
+        if task.cancelled():  # as all tasks are at the end of the loop
+            raise asyncio.CancelledError
+        return task.result()
+
+    def _started(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """A task of this work, which is held until it is done."""
+        task = asyncio.ensure_future(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        task.add_done_callback(_look_at)
+        return task
 
     async def watch(self, body: Body, end: float) -> bool:
         """See :meth:`Transport.watch`."""
+        self._open()
+        task, watching = self._started(self._watch(body, end)), self._watching
+        watching.add(task)
+        task.add_done_callback(watching.discard)
         try:
-            async with self._open()[1].stream(
-                "POST",
-                self.url("watch"),
-                content=self.content(body),
-                headers=self.headers(),
-                extensions={"timeout": _Left(end)},
-            ) as response:
-                if response.status_code != 200:  # noqa: PLR2004 - of HTTP
-                    return False
-                async for line in response.aiter_lines():
-                    if _is_news(line):
-                        return _is_event(line)
-                    if now() >= end:
-                        break
+            await asyncio.wait({task})
+        finally:
+            if not task.cancelling():
+                task.cancel()
+        return now() >= end if task.cancelled() else task.result()
+
+    async def _watch(self, body: Body, end: float) -> bool:
+        # A client of its own: it is left at any moment, and all of it is closed with the client.
+        client = bounded.async_client(self.address, **_WATCHING)
+        try:
+            with bounded.ending_at(end) as extensions:
+                async with client.stream(
+                    "POST",
+                    self.url("watch"),
+                    content=self.content(body),
+                    headers=self.headers(),
+                    extensions=extensions,
+                ) as response:
+                    if response.status_code != 200:  # noqa: PLR2004 - of HTTP
+                        return False
+                    async for line in response.aiter_lines():
+                        if is_news(line):
+                            return is_event(line)
+                        if now() >= end:
+                            break
         except HTTP_ERRORS:
-            return now() >= end
+            pass
+        finally:
+            await client.aclose()
         return now() >= end
 
-    def _open(self) -> tuple[httpx.AsyncClient, httpx.AsyncClient]:
-        """See :meth:`Transport._open`."""
+    def _open(self) -> httpx.AsyncClient:
+        """What asks."""
         loop = asyncio.get_running_loop()
-        if self._clients is None or self._loop is not loop:
-            self._loop = loop
-            asks, watches = (_options(self.address, **each) for each in (_ASKING, _WATCHING))
-            self._clients = httpx.AsyncClient(**asks), httpx.AsyncClient(**watches)
-        return self._clients
+        if self._loop is not loop:
+            self._begin(loop)
+        if self._client is None:
+            self._client = bounded.async_client(self.address, **_ASKING)
+        return self._client
 
 
-def _is_news(line: str) -> bool:
-    """Whether a watch tells more than that it has begun."""
-    return _is_event(line) or '"canceled":true' in line or bool(message_in(line.encode()))
-
-
-def _is_event(line: str) -> bool:
-    return '"events"' in line
-
-
-def trouble_of(error: Exception, *, at: float) -> Trouble:
-    """Say what an error of httpx means.
-
-    Args:
-        error: One of `HTTP_ERRORS`.
-        at: When it happened (:func:`fencing.clock.now`, seconds).
-    """
-    told = f"{type(error).__name__}: {error}".rstrip(": ")
-    passing = True
-    if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
-        help_ = "etcd did not answer in time: see if it or the network is overloaded"
-    elif "CERTIFICATE" in told.upper() or "[SSL" in told:
-        passing = False
-        help_ = (
-            "there is no trusted connection to etcd by TLS: see that its certificate is for the "
-            "host's name and its authority known (ca), and that we show one if it wants one "
-            "(certificate, key)"
-        )
-    else:
-        help_ = "etcd cannot be reached: see that it runs and its address is right"
-    return Trouble(f"{help_} ({told})", passing=passing, at=at)
+def _look_at(task: asyncio.Task[Any]) -> None:
+    """See that nobody complains that nobody has looked at its error."""
+    if not task.cancelled():
+        task.exception()
 
 
 _inherited: list[object] = []

@@ -1,0 +1,142 @@
+"""Connections to an etcd: after cancellations, beside close(), and with answers that trickle."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fencing import AsyncEtcdLockService, EtcdLockService, FencingError, LockServiceError
+from fencing.clock import now
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+async def test_cancelled_calls_leave_no_connection_in_use(etcd_url, etcd_namespace):
+    chance = random.Random(3)
+
+    async def use(locks: AsyncEtcdLockService, number: int) -> None:
+        async with locks.acquire(f"r{number % 7}", ttl=5, blocking_timeout=5):
+            pass
+
+    async with AsyncEtcdLockService.from_url(etcd_url, namespace=etcd_namespace) as locks:
+        for _ in range(15):
+            using = [asyncio.ensure_future(use(locks, number)) for number in range(40)]
+            await asyncio.sleep(chance.random() * 0.06)
+            for task in using:
+                task.cancel()
+            await asyncio.gather(*using, return_exceptions=True)
+        transport = locks._etcd._transport
+        while transport._running:
+            await asyncio.wait(list(transport._running))
+        pool = transport._client._transport._pool
+        assert pool._requests == []
+        assert all(connection.is_idle() for connection in pool.connections)
+        assert not transport._watching
+
+
+async def test_closing_awaits_what_a_cancelled_call_has_left(locks, others, proxy):
+    if not isinstance(locks, AsyncEtcdLockService):
+        pytest.skip("a thread cannot be cancelled")
+    proxy.hold()
+    calling = asyncio.ensure_future(locks.inspect("r"))
+    assert await asyncio.to_thread(proxy.held.wait, 20)
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    running = list(locks._etcd._transport._running)
+    assert running
+    proxy.release()
+    await locks.aclose()
+    assert all(task.done() for task in running)
+    assert not await locks.locked("r")
+
+
+def test_closing_beside_calls_is_trouble_at_most(etcd_url, etcd_namespace):
+    locks = EtcdLockService.from_url(etcd_url, namespace=etcd_namespace)
+    errors: list[BaseException] = []
+    done = threading.Event()
+
+    def work(number: int) -> None:
+        try:
+            for _ in range(60):
+                with contextlib.suppress(FencingError):
+                    locks.acquire(f"r{number}", ttl=5, blocking_timeout=2).release()
+        except BaseException as error:  # noqa: BLE001 - told below
+            errors.append(error)
+
+    def close() -> None:
+        while not done.wait(0.001):
+            locks.close()
+
+    working = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    closing = threading.Thread(target=close)
+    for thread in (*working, closing):
+        thread.start()
+    for thread in working:
+        thread.join()
+    done.set()
+    closing.join()
+    locks.close()
+    assert errors == []
+
+
+@pytest.fixture
+def trickling() -> Iterator[str]:
+    """The address of a server whose answers go on for minutes, one byte at a time."""
+    ended = threading.Event()
+    threads = []
+
+    def serve(connection: socket.socket) -> None:
+        with connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.recv(65536)
+            try:
+                for byte in b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n" + b" " * 9000:
+                    connection.sendall(bytes([byte]))
+                    if ended.wait(0.1):
+                        return
+            except OSError:
+                pass
+
+    def listen() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            threads.append(threading.Thread(target=serve, args=(connection,)))
+            threads[-1].start()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        listening = threading.Thread(target=listen)
+        listening.start()
+        yield f"etcd://127.0.0.1:{server.getsockname()[1]}/"
+        ended.set()
+        server.shutdown(socket.SHUT_RDWR)
+        listening.join()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_call_ends_though_its_answer_trickles(trickling, kind):
+    def call() -> None:
+        with EtcdLockService.from_url(trickling) as locks:
+            locks.try_acquire("r", ttl=5)
+
+    async def call_async() -> None:
+        async with AsyncEtcdLockService.from_url(trickling) as locks:
+            await locks.try_acquire("r", ttl=5)
+
+    began = now()
+    with pytest.raises(LockServiceError, match="did not answer in time"):
+        call() if kind == "sync" else asyncio.run(call_async())
+    # Two seconds, on a machine that has time; the head of the answer alone takes four.
+    assert now() - began < 3.5
