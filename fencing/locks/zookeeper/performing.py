@@ -25,7 +25,7 @@ from fencing.locks.zookeeper.batches import Batch
 from fencing.locks.zookeeper.trouble import silence, trouble_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from fencing.locks.zookeeper.asking import Operation, Step, Steps
     from fencing.locks.zookeeper.session import Session
@@ -59,16 +59,22 @@ class Performer:
             self._form_lines()  # those of a parent process wait there
         box: queue.SimpleQueue[Message] = queue.SimpleQueue()
         try:
-            with self._lock:
-                is_first = self._lines.join(resource, box)
-            return self.perform(call(not is_first), box)
-        except LockServiceError:
-            with self._lock:
-                self._lines.scatter(resource)
-            raise
+            try:
+                with self._lock:
+                    is_first = self._lines.join(resource, box)
+                return self.perform(call(not is_first), box)
+            except LockServiceError:
+                with self._lock:
+                    self._lines.scatter(resource)
+                raise
+            finally:
+                self._leave(resource, box)
         finally:
-            with self._lock:
-                self._lines.leave(resource, box)
+            self._leave(resource, box)  # an interrupt may have come before the other one was done
+
+    def _leave(self, resource: str, box: queue.SimpleQueue[Message]) -> None:
+        with self._lock:
+            self._lines.leave(resource, box)
 
     def perform(self, call: Steps[T], box: queue.SimpleQueue[Message] | None = None) -> T:
         """Perform the steps of a call; return or raise what it does."""
@@ -95,7 +101,10 @@ class Performer:
                     time.sleep(seconds)
             return now()
 
-        return go_through(call, perform)
+        try:
+            return go_through(call, perform)
+        finally:
+            self._session.unwatch(changed)
 
     def ask_together(self, operations: Sequence[Operation], within: float) -> list[Reply | Trouble]:
         """Ask all at once, and once; return what came of each."""
@@ -120,24 +129,81 @@ class AsyncPerformer:
         self._session = session
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lines: Lines[AsyncBox] = Lines()
+        self._pid = os.getpid()
+        self._acquiring: dict[asyncio.AbstractEventLoop, dict[str, str]] = {}
 
-    async def perform_in_line(self, call: Callable[[bool], Steps[T]], resource: str) -> T:
-        """See :meth:`Performer.perform_in_line`."""
+    async def acquire(self, call: Steps[T], parent: str, holder: str) -> T:
+        """Perform an acquisition that stands in no line.
+
+        Args:
+            call: Its steps.
+            parent: Under which node its own will be.
+            holder: Its nonce.
+        """
+        with self._swept_if_dropped(parent, holder):
+            return await self.perform(call)
+
+    async def acquire_in_line(
+        self, call: Callable[[bool], Steps[T]], resource: str, parent: str, holder: str
+    ) -> T:
+        """Perform an acquisition that may have to wait, behind others of this process.
+
+        Args:
+            call: Made of whether others are before it.
+            resource: What it acquires.
+            parent: Under which node its own will be.
+            holder: Its nonce.
+        """
+        with self._swept_if_dropped(parent, holder):
+            return await self._perform_in_line(call, resource)
+
+    @contextlib.contextmanager
+    def _swept_if_dropped(self, parent: str, holder: str) -> Iterator[None]:
+        """See to it that nothing is left of an acquisition whose task is never finished.
+
+        The session belongs to no loop and lives on, and with it a waiter's node.
+        """
+        loop = asyncio.get_running_loop()
+        self._sweep_after_closed_loops()
+        holders = self._acquiring.setdefault(loop, {})
+        holders[holder] = parent
+        try:
+            yield
+        except BaseException as error:
+            # Without its loop it could not clean up itself, whatever it was ended by.
+            if isinstance(error, GeneratorExit) or loop.is_closed():
+                self._session.sweep(parent, holder, _nobody_waits)
+            raise
+        finally:
+            holders.pop(holder, None)
+
+    def _sweep_after_closed_loops(self) -> None:
+        if self._pid != os.getpid():
+            self._pid, self._acquiring = os.getpid(), {}  # a parent process sees to its own
+        for loop in [loop for loop in list(self._acquiring) if loop.is_closed()]:
+            for holder, parent in self._acquiring.pop(loop, {}).items():
+                self._session.sweep(parent, holder, _nobody_waits)
+
+    async def _perform_in_line(self, call: Callable[[bool], Steps[T]], resource: str) -> T:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._loop, self._lines = loop, Lines()  # nobody of an earlier loop waits any more
-        box = AsyncBox()
+        lines, box = self._lines, AsyncBox()
         try:
-            is_first = self._lines.join(resource, box)
-            return await self.perform(call(not is_first), box)
-        except LockServiceError:
-            self._lines.scatter(resource)
-            raise
+            try:
+                is_first = lines.join(resource, box)
+                return await self.perform(call(not is_first), box)
+            except LockServiceError:
+                lines.scatter(resource)
+                raise
+            finally:
+                lines.leave(resource, box)
         finally:
-            self._lines.leave(resource, box)
+            lines.leave(resource, box)  # an interrupt may have come before the other one was done
 
     async def perform(self, call: Steps[T], box: AsyncBox | None = None) -> T:
         """See :meth:`Performer.perform`."""
+        self._sweep_after_closed_loops()
         told = _AsyncEvent()
 
         def changed(_: object) -> None:
@@ -159,7 +225,10 @@ class AsyncPerformer:
                     await asyncio.sleep(seconds)
             return now()
 
-        return await go_through_async(call, perform)
+        try:
+            return await go_through_async(call, perform)
+        finally:
+            self._session.unwatch(changed)
 
     async def ask_together(
         self, operations: Sequence[Operation], within: float
@@ -204,6 +273,10 @@ class _AsyncEvent:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._event.wait()
+
+
+def _nobody_waits() -> None:
+    """What is done is told to nobody."""
 
 
 def _reply(batch: Batch, within: float, session: Session) -> Reply:

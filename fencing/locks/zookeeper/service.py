@@ -243,6 +243,7 @@ class AsyncZooKeeperLockService(AsyncBaseLockService):
 
     async def _ask_for(self, request: AcquireRequest, holder: str) -> Outcome:
         started_at = now()
+        parent = self._space.parent(request.resource)
 
         def call(in_line: bool = False) -> Steps[Outcome]:  # noqa: FBT001, FBT002 - of a callback
             return acquiring.acquire(
@@ -255,8 +256,8 @@ class AsyncZooKeeperLockService(AsyncBaseLockService):
             )
 
         if request.patience > 0 and not request.fair:
-            return await self._zookeeper.perform_in_line(call, request.resource)
-        return await self._zookeeper.perform(call())
+            return await self._zookeeper.acquire_in_line(call, request.resource, parent, holder)
+        return await self._zookeeper.acquire(call(), parent, holder)
 
     async def _give_up(self, request: AcquireRequest, holder: str) -> None:
         await self._zookeeper.perform(

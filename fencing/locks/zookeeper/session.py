@@ -14,19 +14,21 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import AuthFailedError, ConnectionClosedError
+from kazoo.exceptions import AuthFailedError, ConnectionClosedError, ConnectionLoss
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.security import make_digest_acl
 
 from fencing.clock import now
-from fencing.locks.zookeeper.asking import Children, Delete, Refused, Sync
+from fencing.locks.zookeeper.asking import Children, Delete, Get, Refused, Sync
 from fencing.locks.zookeeper.batches import Batch
 from fencing.locks.zookeeper.names import line_of
 from fencing.locks.zookeeper.requests import outcome_of, sent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from fencing.locks.zookeeper.asking import Operation
 
 __all__ = ["Session", "options_of"]
 
@@ -104,7 +106,8 @@ class Session:
         self.failure: BaseException | None = None
         self._lost_at: float | None = None
         self._backlog: deque[tuple[Batch, int]] = deque()
-        self._outstanding = 0
+        self._outstanding: set[_Answer] = set()
+        self._watches: set[Callable[[Any], object]] = set()
         self._debts: dict[str, tuple[str, set[Callable[[], object]]]] = {}
 
     @property
@@ -119,6 +122,8 @@ class Session:
             batch.fail(ConnectionClosedError())  # of nothing: it is done
             return
         with self._lock:
+            if batch.watch is not None and any(_is_watch(each) for each in batch.operations):
+                self._watches.add(batch.watch)
             self._backlog.extend((batch, number) for number in range(len(batch.operations)))
             over = self._give_up_session()
             self._start()
@@ -143,6 +148,12 @@ class Session:
         if self._pid != os.getpid():
             self._of_parents.append((self._client, self._lock))
             self._begin_anew()
+
+    def unwatch(self, watch: Callable[[Any], object]) -> None:
+        """Whoever has watched does not wait any more."""
+        self._notice_fork()
+        with self._lock:
+            self._watches.discard(watch)
 
     def forget(self, batch: Batch) -> None:
         """Do not send what has not been sent of these."""
@@ -206,13 +217,21 @@ class Session:
             ending = threading.Thread(target=self._end, args=(client,), daemon=True)
             ending.start()
             ending.join(CLOSE_SECONDS)
+            self._set_off_watches()
         self._fail(ConnectionClosedError("the lock service was closed"))
 
-    @staticmethod
-    def _end(client: Any) -> None:  # noqa: ANN401 - kazoo has no types
+    def _end(self, client: Any) -> None:  # noqa: ANN401 - kazoo has no types
         with contextlib.suppress(Exception):
             client.stop()
             client.close()
+        self._set_off_watches()
+
+    def _set_off_watches(self) -> None:
+        """Have everybody look again: kazoo does not tell watches of a session that it ends."""
+        with self._lock:
+            watches, self._watches = self._watches, set()
+        for watch in watches:
+            watch(None)
 
     def _start(self) -> None:
         if self._client is not None:
@@ -222,7 +241,7 @@ class Session:
             self._hosts, handler=handler, connection_retry=dict(_RECONNECT), **self._options
         )
         client.add_listener(lambda state: self._changed(client, state))
-        self._client, self._failures, self._outstanding = client, 0, 0
+        self._client, self._failures, self._outstanding = client, 0, set()
         client.start_async()
 
     # What kazoo's threads call.
@@ -268,28 +287,33 @@ class Session:
     def _send(self) -> None:
         while True:
             with self._lock:
-                if not self._connected or not self._backlog or self._outstanding >= _WINDOW:
+                if not self._connected or not self._backlog or len(self._outstanding) >= _WINDOW:
                     return
-                batch, number = self._backlog.popleft()
-                if number == 0:
-                    batch.asked_at = now()
-                self._outstanding += 1
-                client = self._client
+                batch, number = self._backlog[0]
+                answer = _Answer(self, batch, number)
                 try:
-                    result = sent(client, batch.operations[number], batch.watch)
+                    self._backlog.popleft()
+                    if number == 0:
+                        batch.asked_at = now()
+                    self._outstanding.add(answer)
+                    result = sent(self._client, batch.operations[number], batch.watch)
+                    result.rawlink(answer)  # which calls from a thread of kazoo's
                 except Exception as error:  # noqa: BLE001 - of kazoo, whatever it is
-                    self._outstanding -= 1
-                    result = error
-            if isinstance(result, Exception):
-                batch.note(number, result)
-            else:
-                result.rawlink(_Answer(self, client, batch, number))
+                    self._outstanding.discard(answer)
+                    failure = error
+                except BaseException:
+                    # An interrupt: nobody knows whether it was sent.
+                    self._outstanding.discard(answer)
+                    batch.note(number, ConnectionLoss("interrupted"))
+                    raise
+                else:
+                    continue
+            batch.note(number, failure)
 
-    def answered(self, client: Any, batch: Batch, number: int, result: Any) -> None:  # noqa: ANN401
+    def answered(self, answer: _Answer, batch: Batch, number: int, result: Any) -> None:  # noqa: ANN401
         """An answer has come."""
         with self._lock:
-            if client is self._client:
-                self._outstanding -= 1
+            self._outstanding.discard(answer)
         batch.note(number, outcome_of(batch.operations[number], result))
         self._send()
 
@@ -297,11 +321,15 @@ class Session:
 class _Answer:
     """Passes an answer on, once; kazoo may say that a request failed, and answer it then."""
 
-    def __init__(self, session: Session, client: Any, batch: Batch, number: int) -> None:  # noqa: ANN401
-        self._facts: tuple[Session, Any, Batch, int] | None = session, client, batch, number
+    def __init__(self, session: Session, batch: Batch, number: int) -> None:
+        self._facts: tuple[Session, Batch, int] | None = session, batch, number
 
     def __call__(self, result: Any) -> None:  # noqa: ANN401 - kazoo has no types
         if self._facts is None:
             return
-        (session, client, batch, number), self._facts = self._facts, None
-        session.answered(client, batch, number, result)
+        (session, batch, number), self._facts = self._facts, None
+        session.answered(self, batch, number, result)
+
+
+def _is_watch(operation: Operation) -> bool:
+    return isinstance(operation, Get) and operation.watch

@@ -1,0 +1,121 @@
+"""What was interrupted, dropped or closed keeps nobody waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from fencing import AsyncZooKeeperLockService, FencingError
+from fencing.locks import lines
+from fencing.locks.zookeeper import acquiring, performing, session
+from tests.support.interrupting import interrupted_before_line
+
+SECONDS = 20
+
+
+def until(condition: Any) -> None:
+    pause = threading.Event()
+    for _ in range(SECONDS * 50):
+        if condition():
+            return
+        pause.wait(0.02)
+    raise AssertionError("it does not come about")
+
+
+def test_an_interrupt_before_any_line_leaves_nobody_in_line(locks: Any) -> None:
+    number, interrupted = 0, True
+    while interrupted:
+        number, interrupted = number + 1, False
+        with interrupted_before_line(number, performing, lines):
+            try:
+                locks.acquire("r", ttl=60).release()
+            except KeyboardInterrupt:
+                interrupted = True
+        assert locks._zookeeper._lines._lines == {}, number
+        locks.force_release("r")  # the release may have been interrupted before it was sent
+    assert number > 10
+
+
+def test_an_interrupt_before_any_line_leaves_no_request_outstanding(locks: Any) -> None:
+    """A place among those under way that is never given back is one less for all."""
+    locks.acquire("r").release()
+    number, interrupted = 0, True
+    while interrupted:
+        number, interrupted = number + 1, False
+        with interrupted_before_line(number, session):
+            try:
+                locks.inspect("r")
+            except KeyboardInterrupt:
+                interrupted = True
+            except FencingError:
+                interrupted = True  # it was asked too late for its patience
+        until(lambda: not locks._session._outstanding)
+    assert number > 10
+    locks.acquire("r").release()
+
+
+@pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize("how", ["its task is kept", "its coroutine is closed"])
+def test_a_waiter_whose_loop_was_closed_keeps_nobody_waiting(
+    locks: Any, zookeeper_url: str, zookeeper_namespace: str, looker: Any, *, fair: bool, how: str
+) -> None:
+    """Its service and the session live on."""
+    alocks = AsyncZooKeeperLockService.from_url(zookeeper_url, namespace=zookeeper_namespace)
+    lease = locks.acquire("r", ttl=60)
+
+    async def drop() -> Any:
+        task = asyncio.ensure_future(alocks.acquire("r", ttl=60, fair=fair)._begin())
+        while len(looker.nodes("r")) < 2:  # noqa: ASYNC110 - of the server
+            await asyncio.sleep(0.02)
+        return task
+
+    loop = asyncio.new_event_loop()
+    task = loop.run_until_complete(drop())
+    loop.close()
+    if how == "its coroutine is closed":  # as it is when nobody keeps it
+        task.get_coro().close()
+
+    async def go_on() -> None:
+        await alocks.inspect("another")
+        while len(looker.nodes("r")) > 1:  # noqa: ASYNC110 - of the server
+            await asyncio.sleep(0.02)
+        await alocks.aclose()
+
+    asyncio.run(asyncio.wait_for(go_on(), SECONDS))
+    lease.release()
+    task.get_coro().close()
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_waiter_whose_service_is_closed_looks_again_at_once(
+    kind: str, locks: Any, zookeeper_url: str, zookeeper_namespace: str, looker: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(acquiring, "LOOK_SECONDS", 1000.0)
+    waiting_service = type(locks).from_url(zookeeper_url, namespace=zookeeper_namespace)
+    lease = locks.acquire("r", ttl=600)
+
+    async def in_asyncio() -> None:
+        alocks = AsyncZooKeeperLockService.from_url(zookeeper_url, namespace=zookeeper_namespace)
+        waiting = asyncio.ensure_future(alocks.acquire("r", ttl=60)._begin())
+        while len(looker.nodes("r")) < 2:  # noqa: ASYNC110 - of the server
+            await asyncio.sleep(0.02)
+        await alocks.aclose()
+        await asyncio.to_thread(lease.release)
+        await (await asyncio.wait_for(waiting, SECONDS)).release()
+        await alocks.aclose()
+
+    if kind == "async":
+        asyncio.run(in_asyncio())
+        return
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(waiting_service.acquire, "r", ttl=60, blocking_timeout=2 * SECONDS)
+        until(lambda: len(looker.nodes("r")) == 2)
+        waiting_service.close()
+        lease.release()
+        waiting.result(SECONDS).release()
+    waiting_service.close()
