@@ -14,7 +14,9 @@ from fencing.verification.facts import Function
 
 __all__ = [
     "CONSTRAINTS",
+    "DEFAULTS",
     "FLOORS",
+    "INDEXES",
     "PERSISTENCE",
     "RENDERER",
     "TRIGGERS",
@@ -34,6 +36,28 @@ PERSISTENCE = {
     "waiter": "u",
 }
 """Our tables; ``p``: their rows survive a crash, ``u``: they must not."""
+
+DEFAULTS = {
+    "fence": (
+        "previous_token 0", "previous_holder ''::text", "admitted_at clock_timestamp()",
+    ),
+    "floor": ("token 0",),
+    "receipt": ("committed true", "written_at transaction_timestamp()"),
+    "horizon": ("one true",),
+    "lease": (
+        "token 0", "holder ''::text", "owner ''::text",
+        "expires_at '-infinity'::timestamp with time zone",
+    ),
+    "maintenance": ("ending false",),
+    "incarnation": ("one true", "id gen_random_uuid()"),
+    "waiter": ("asked_at clock_timestamp()", "given_up false"),
+}  # fmt: skip
+"""By table: a column, and its default as ``pg_get_expr`` shows it, in the order of the columns."""
+
+INDEXES = {
+    "waiter": ("CREATE INDEX waiter_in_turn ON fencing.waiter USING btree (resource, asked_at)",),
+}
+"""By table, as ``pg_get_indexdef`` shows them; those of constraints apart."""
 
 VIEWS = {
     "fences": ("resource", "token", "owner", "admitted_at"),

@@ -75,6 +75,8 @@ class OwnTable:
     has_rules: bool
     has_children: bool
     columns: tuple[str, ...]
+    defaults: tuple[str, ...]
+    indexes: tuple[str, ...]
     readable: bool
 
 

@@ -203,6 +203,7 @@ def _changes(facts: Facts, table: OwnTable) -> Iterator[tuple[str, str]]:
             if table.persistence == "u"
             else ("keeps its rows over a crash, and must not", f"ALTER TABLE {full} SET UNLOGGED")
         )
+    yield from _details(table)
     if table.row_security:
         yield (
             "has row security, which may hide rows from the guards",
@@ -215,6 +216,25 @@ def _changes(facts: Facts, table: OwnTable) -> Iterator[tuple[str, str]]:
             "has inheritance children, whose rows are taken for its own",
             f"ALTER TABLE (each child) NO INHERIT {full}",
         )
+
+
+def _details(table: OwnTable) -> Iterator[tuple[str, str]]:
+    full, defaults = f"fencing.{table.name}", expected.DEFAULTS[table.name]
+    for column in sorted({*defaults} ^ {*table.defaults}):
+        name, _, default = column.partition(" ")
+        if column in defaults:
+            yield (
+                f"has another default than {default} for {name}",
+                f"ALTER TABLE {full} ALTER {name} SET DEFAULT {default}",
+            )
+        elif all(not each.startswith(f"{name} ") for each in defaults):
+            yield (
+                f"has a default for {name}, {default}",
+                f"ALTER TABLE {full} ALTER {name} DROP DEFAULT",
+            )
+    for index in expected.INDEXES.get(table.name, ()):
+        if index not in table.indexes:
+            yield "has lost an index, without which waiting is slow", index
 
 
 def _constraints(facts: Facts) -> Iterator[Finding]:

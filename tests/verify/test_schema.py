@@ -206,6 +206,10 @@ def test_a_trigger_that_would_change_what_an_admission_writes(planted):
             ),
             "fences",
         ),
+        ("DROP INDEX fencing.waiter_in_turn", "waiter"),
+        ("ALTER TABLE fencing.lease ALTER expires_at SET DEFAULT 'infinity'", "lease"),
+        ("ALTER TABLE fencing.lease ALTER holder DROP DEFAULT", "lease"),
+        ("ALTER TABLE fencing.fence ALTER owner SET DEFAULT 'somebody'", "fence"),
     ],
 )
 def test_a_table_of_ours_that_was_changed(planted, change, table):

@@ -579,7 +579,11 @@ BEGIN
             MESSAGE = concat('cannot forget leases younger than an hour (', p_older_than, ')'),
             HINT = 'A row that is used again soon is cheaper kept than made anew.';
     END IF;
-    DELETE FROM fencing.waiter AS w WHERE w.gone_at < clock_timestamp();
+    -- An acquisition deletes those of its resource, in an order of its own; it is not waited for.
+    DELETE FROM fencing.waiter AS w
+        WHERE w.holder IN (
+            SELECT g.holder FROM fencing.waiter AS g
+            WHERE g.gone_at < clock_timestamp() FOR UPDATE SKIP LOCKED);
     -- Whoever has one locked is about to use it. Of those that were released the fence tells when
     -- they were granted; a token that no fence or floor tells of is kept.
     DELETE FROM fencing.lease AS l

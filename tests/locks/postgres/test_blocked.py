@@ -131,3 +131,17 @@ def test_nobody_in_the_database_waits_for_who_was_killed(
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         bank.wait_until(f"SELECT count(*) = 0 {WAITING}")
+
+
+def test_forgetting_leases_waits_for_no_acquisition_that_deletes_dead_waiters(bank: Bank) -> None:
+    bank.observer.execute(
+        "INSERT INTO fencing.waiter (holder, resource, gone_at) SELECT holder, 'r', "
+        "clock_timestamp() FROM unnest(ARRAY['deleted elsewhere', 'left']) AS holder"
+    )
+    with psycopg.connect(plain_url(bank.url)) as connection:
+        connection.execute("DELETE FROM fencing.waiter WHERE holder = 'deleted elsewhere'")
+        bank.observer.execute("SET lock_timeout = '5s'")
+        bank.observer.execute("SELECT fencing.forget_leases('1 hour')")
+        connection.rollback()
+    left = bank.observer.execute("SELECT holder FROM fencing.waiter").fetchall()
+    assert left == [("deleted elsewhere",)]
