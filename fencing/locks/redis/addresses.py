@@ -23,7 +23,6 @@ from urllib.parse import unquote
 import redis
 import redis.asyncio
 import redis.asyncio.cluster
-import redis.asyncio.connection
 import redis.asyncio.sentinel
 import redis.cluster
 import redis.connection
@@ -34,7 +33,15 @@ from fencing.errors import LockServiceError
 from fencing.locks.redis.bounded import bounded, call_end
 from fencing.locks.redis.trouble import REDIS_ERRORS, trouble_of
 
-__all__ = ["as_cluster", "async_client_at", "client_at"]
+__all__ = [
+    "as_cluster",
+    "async_client_at",
+    "async_one_client_at",
+    "check_behind_hosts",
+    "client_at",
+    "one_client_at",
+    "place_in",
+]
 
 FIND_SECONDS = 5.0
 """How long the nodes of a cluster may take to be found, in seconds."""
@@ -82,9 +89,8 @@ def client_at(url: str, **settings: Any) -> Any:
     """
     parts = _parts_of(url)
     if parts is None:
-        return redis.Redis.from_url(url, **settings)
-    read: Any = redis.connection.parse_url
-    said = read(parts.one)
+        return one_client_at(url, **settings)
+    said = _read(parts.one)
     if parts.kind == "sentinel":
         return _watched(redis.sentinel.Sentinel, parts, settings, said)
     node_at: Any = redis.cluster.ClusterNode
@@ -112,13 +118,53 @@ def async_client_at(url: str, **settings: Any) -> Any:
     """:func:`client_at` for asyncio; nothing is sent yet."""
     parts = _parts_of(url)
     if parts is None:
-        return redis.asyncio.Redis.from_url(url, **settings)
-    said = dict(redis.asyncio.connection.parse_url(parts.one))
+        return async_one_client_at(url, **settings)
+    said = _read(parts.one)
     if parts.kind == "sentinel":
         return _watched(redis.asyncio.sentinel.Sentinel, parts, settings, said)
     nodes = [redis.asyncio.cluster.ClusterNode(*host) for host in parts.hosts]
     tls: dict[str, Any] = {"ssl": True} if parts.tls else {}
     return redis.asyncio.RedisCluster(startup_nodes=nodes, **tls, **_settings(settings, said))
+
+
+def one_client_at(url: str, **settings: Any) -> Any:
+    """A ``redis.Redis`` for an address that redis-py reads.
+
+    Raises:
+        ValueError: The address makes no sense. Neither a user nor a password is told.
+    """
+    _read(url)
+    return redis.Redis.from_url(url, **settings)
+
+
+def async_one_client_at(url: str, **settings: Any) -> Any:
+    """:func:`one_client_at` for asyncio."""
+    _read(url)
+    return redis.asyncio.Redis.from_url(url, **settings)
+
+
+def _read(url: str) -> dict[str, Any]:
+    """What redis-py reads in an address of one server; its errors may show parts of a password."""
+    check_behind_hosts(url)
+    read: Any = redis.connection.parse_url
+    try:
+        return dict(read(url))
+    except ValueError as error:
+        told = str(error)
+    if not told.startswith(_HARMLESS):
+        told = f"the address of a Redis makes no sense: {_ESCAPING}"
+    raise ValueError(told) from None
+
+
+def check_behind_hosts(url: str) -> None:
+    """Raise ``ValueError`` where a password with a /, ? or # in it is taken for something else."""
+    scheme, _, rest = url.partition("://")
+    behind = re.split("[/?#]", rest, maxsplit=1)[1:]
+    if not behind or scheme.lower() == "unix":
+        return
+    before_values, _, values = behind[0].partition("=")
+    if "@" in before_values or "@" in values.partition("#")[2]:
+        raise ValueError(f"the address of a Redis makes no sense: {_ESCAPING}")
 
 
 def as_cluster(url: str) -> str:
@@ -205,16 +251,33 @@ def _db_in(kind: str, path: list[str]) -> int:
 _PLACE = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:@]+)(?::([0-9]{1,5}))?")
 
 
-def _place(kind: str, text: str) -> tuple[str, int]:
+_ESCAPING = (
+    "its hosts must look like host:port, with IPv6 addresses in brackets, and what is special in a "
+    "password must be escaped (%40 for @, %2F for /, %3F for ?, %23 for #, %2C for a comma)"
+)
+
+_HARMLESS = ("Redis URL must specify", "Invalid value for")
+"""What redis-py's errors begin with that tell no more than schemes and the name of an option."""
+
+
+def place_in(text: str, default_port: int = 6379) -> tuple[str, int]:
+    """The host and the port in a text.
+
+    Raises:
+        ValueError: They are not; the text is not told.
+    """
     found = _PLACE.fullmatch(text)
-    port = int(found[2] or _PORTS[kind]) if found else 0
+    port = int(found[2] or default_port) if found else 0
     if found is None or not 1 <= port <= 65535:  # noqa: PLR2004 - of TCP
-        raise _wrong(
-            kind,
-            "its hosts must look like host:port,host:port, with IPv6 addresses in brackets, and "
-            "what is special in a password must be escaped (%40 for @, %2F for /)",
-        )
+        raise ValueError(_ESCAPING)
     return found[1].strip("[]"), port
+
+
+def _place(kind: str, text: str) -> tuple[str, int]:
+    try:
+        return place_in(text, _PORTS[kind])
+    except ValueError as error:
+        raise _wrong(kind, str(error)) from None
 
 
 def _bracketed(place: tuple[str, int]) -> tuple[str, int]:

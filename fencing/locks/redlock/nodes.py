@@ -11,6 +11,7 @@ import redis
 import redis.asyncio
 
 from fencing.locks.asking import ATTEMPT_SECONDS
+from fencing.locks.redis.addresses import check_behind_hosts, place_in
 from fencing.locks.redlock.asking import Quorum
 
 __all__ = [
@@ -127,12 +128,19 @@ def urls_in(url: str) -> list[str]:
 
     Raises:
         TypeError: It is no ``str``.
-        ValueError: It is no such address. The message does not contain it: there may be a
-            password in it.
+        ValueError: It is no such address. The message contains nothing of it but its scheme:
+            there may be a password in it.
     """
     if not isinstance(url, str):
         raise TypeError(f"the address of a Redlock must be a str, not {type(url).__name__}")
-    parts = urlsplit(url)
+    check_behind_hosts(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # which may show all of it
+        raise ValueError(
+            "the address of a Redlock makes no sense: brackets are for IPv6 addresses, and what "
+            "is special in a password must be escaped (%5B for [, %5D for ])"
+        ) from None
     scheme = _SCHEMES.get(parts.scheme)
     if scheme is None:
         raise ValueError(
@@ -148,6 +156,10 @@ def urls_in(url: str) -> list[str]:
                 f"the address of a Redlock names its nodes, as in {parts.scheme}://"
                 "host1:6379,host2:6379,host3:6379/0, and here one of them is empty"
             )
+        try:
+            place_in(host)
+        except ValueError as error:
+            raise ValueError(f"the address of a Redlock makes no sense: {error}") from None
         user = f"{own}@" if at else user
         urls.append(urlunsplit(parts._replace(scheme=scheme, netloc=f"{user}{host}")))
     return urls

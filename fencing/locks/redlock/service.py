@@ -14,13 +14,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-import redis
-import redis.asyncio
-
 from fencing.clock import now
 from fencing.errors import LockServiceError
 from fencing.lease import new_holder
 from fencing.locks.base import AsyncBaseLockService, BaseLockService
+from fencing.locks.redis.addresses import async_one_client_at, one_client_at
 from fencing.locks.redis.scripts import check_namespace
 from fencing.locks.redlock import acquiring, steps, verifying
 from fencing.locks.redlock.nodes import NODE_SECONDS, checked_clients, quorum_of, urls_in
@@ -103,7 +101,7 @@ class RedlockService(BaseLockService):
             node_timeout: As for the service.
             **kwargs: For ``redis.Redis.from_url``.
         """
-        clients = [redis.Redis.from_url(each, **kwargs) for each in urls_in(url)]
+        clients = [one_client_at(each, **kwargs) for each in urls_in(url)]
         return cls(clients, namespace=namespace, node_timeout=node_timeout)
 
     def release(self, lease: Lease) -> None:
@@ -262,7 +260,7 @@ class AsyncRedlockService(AsyncBaseLockService):
         **kwargs: Any,  # noqa: ANN401 - redis-py's
     ) -> Self:
         """See :meth:`RedlockService.from_url`."""
-        clients = [redis.asyncio.Redis.from_url(each, **kwargs) for each in urls_in(url)]
+        clients = [async_one_client_at(each, **kwargs) for each in urls_in(url)]
         return cls(clients, namespace=namespace, node_timeout=node_timeout)
 
     async def release(self, lease: AsyncLease) -> None:
