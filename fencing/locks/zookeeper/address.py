@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from ipaddress import IPv6Address
 from urllib.parse import unquote
 
-__all__ = ["Address"]
+__all__ = ["Address", "check_hosts"]
 
 _SCHEMES = ("zookeeper", "zk")
+
+_SERVER = re.compile(
+    r"(?:\[(?P<ipv6>[^\[\]]+)\]|[^\s:\[\]@/?#\\]+)(?::(?P<port>[0-9]{1,5}))?", re.ASCII
+)
+
+MAX_PORT = 65535
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +55,6 @@ class Address:
             raise ValueError(
                 "the address of ZooKeeper names its servers: zookeeper://host:2181,host:2181/"
             )
-        for server in servers:
-            port = "" if server.endswith("]") else server.rpartition(":")[1:][1]
-            if ":" in server and not server.endswith("]") and not port.isdecimal():
-                raise ValueError(f"{server!r} in the address of ZooKeeper has no number for a port")
         user = password = None
         if "@" in rest:
             name, colon, secret = rest.rpartition("@")[0].partition(":")
@@ -60,4 +64,40 @@ class Address:
                 )
             user, password = unquote(name), unquote(secret)
         path = chroot.rstrip("/")
-        return cls(places + (f"{slash}{unquote(path)}" if path else ""), user, password)
+        hosts = places + (f"{slash}{unquote(path)}" if path else "")
+        return cls(check_hosts(hosts), user, password)
+
+
+def check_hosts(hosts: str) -> str:
+    """Return ``host:port,host:port/chroot`` if kazoo can connect there.
+
+    Raises:
+        ValueError: It cannot. The message holds none of it: a password may have got there.
+    """
+    places, _, chroot = hosts.partition("/")
+    for number, server in enumerate(places.split(","), start=1):
+        if not _is_server(server.strip()):
+            raise ValueError(
+                f"server {number} in the address of ZooKeeper is no host:port: a name, an IPv4 "
+                "address or an IPv6 one in brackets, and a port from 1 to 65535"
+            )
+    parts = chroot.rstrip("/").split("/") if chroot.strip("/") else []
+    if "//" in hosts or any(part in {"", ".", ".."} or not part.isprintable() for part in parts):
+        raise ValueError(
+            "the chroot in the address of ZooKeeper is a path of names such as /apps/bank, without "
+            "//, . or .. in it"
+        )
+    return hosts
+
+
+def _is_server(server: str) -> bool:
+    found = _SERVER.fullmatch(server)
+    if found is None:
+        return False
+    if found["ipv6"] is not None:
+        try:
+            IPv6Address(found["ipv6"])
+        except ValueError:
+            return False
+    port = found["port"]
+    return port is None or 1 <= int(port) <= MAX_PORT

@@ -18,7 +18,7 @@ from fencing.locks.zookeeper.asking import (
     Set,
 )
 from fencing.locks.zookeeper.judging import Reference
-from fencing.locks.zookeeper.names import content_of
+from fencing.locks.zookeeper.names import content_of, offset_in
 from fencing.request import MAX_TOKEN
 from fencing.state import LockState
 
@@ -95,8 +95,10 @@ def _state(call: Call, line: list[Node], first: Any, offset: Any, clock: Referen
         return free  # about to be another's
     data, stat = first
     content = content_of(data)
-    token = stat.czxid + call.offset_in(offset)
-    if content is None or not 1 <= token <= MAX_TOKEN:
+    added = 0 if isinstance(offset, Refused) else offset_in(offset[0])
+    # An offset that is none, by somebody's mistake, hides nothing but the token.
+    token = None if added is None else stat.czxid + added
+    if content is None or (token is not None and not 1 <= token <= MAX_TOKEN):
         return LockState(
             resource=call.resource, held=True, remaining=math.inf, counter=None,
             waiters=len(line) - 1,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fencing.clock import now
 from fencing.locks.base import AsyncBaseLockService, BaseLockService
 from fencing.locks.zookeeper import acquiring, inspecting, steps
-from fencing.locks.zookeeper.address import Address
+from fencing.locks.zookeeper.address import Address, check_hosts
 from fencing.locks.zookeeper.judging import Sightings
 from fencing.locks.zookeeper.names import Space, check_namespace
 
@@ -64,8 +64,8 @@ class ZooKeeperLockService(BaseLockService):
     Raises:
         ModuleNotFoundError: kazoo is not installed (``fencing[zookeeper]``).
         TypeError: An argument is of the wrong type.
-        ValueError: The namespace cannot name a node, or a number is out of its range, or only one
-            of user and password is given.
+        ValueError: The hosts are no ``host:port``, the namespace or chroot cannot name a node, a
+            number is out of its range, or only one of user and password is given.
     """
 
     def __init__(
@@ -347,6 +347,7 @@ def _session(
         )
     if not hosts.strip():
         raise ValueError("hosts must name a server: 'zk1:2181,zk2:2181'")
+    check_hosts(hosts)
     if isinstance(session_timeout, bool) or not isinstance(session_timeout, int | float):
         raise TypeError(
             f"session_timeout must be a number of seconds, not {type(session_timeout).__name__}"
