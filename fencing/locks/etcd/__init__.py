@@ -8,9 +8,12 @@
   :mod:`~fencing.locks.etcd.asking` for what every call has in common, and
   :mod:`~fencing.locks.etcd.answers` for answers and errors.
 * What performs it, sync and async: :mod:`~fencing.locks.etcd.performing`, and
-  :mod:`~fencing.locks.etcd.ranks` for its fair waiters.
+  :mod:`~fencing.locks.etcd.ranks` for its fair waiters, :mod:`~fencing.locks.etcd.many` for
+  many renewals at a time.
 * The way to etcd: :mod:`~fencing.locks.etcd.address` says where it is,
-  :mod:`~fencing.locks.etcd.transport` talks to it by HTTP.
+  :mod:`~fencing.locks.etcd.way` what a request to it is made of,
+  :mod:`~fencing.locks.etcd.transport` talks to it by HTTP, over connections of
+  :mod:`~fencing.locks.etcd.bounded`; :mod:`~fencing.locks.etcd.troubles` says what errors mean.
 * Keys and the requests about them: :mod:`~fencing.locks.etcd.keys`,
   :mod:`~fencing.locks.etcd.requests`.
 """

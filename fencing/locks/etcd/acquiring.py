@@ -275,23 +275,23 @@ class _Acquiring:
         try:
             ttl, label = ttl_and_label(first.value)
         except ValueError:
+            raise call.not_ours(first.key) from None
+        if not first.lease:
             raise call.error(
-                f"the key {first.key!r} was not written by a lock service: look at it and delete it"
-            ) from None
+                f"the lock's key {first.key!r} is attached to no lease of etcd, so nobody would "
+                "ever be granted it: it was not written by a lock service; look at the key and "
+                "delete it"
+            )
         token = call.token_of(first.created, offset)
         left = ttl if call.at < self.deadline else (yield from call.left_of(first.lease, ttl))
         return Held(left, str(token), label, waited)
 
     def leave(self) -> Steps[None]:
         """Leave nothing behind, as nothing is wanted any more."""
-        if self.maybe_queued:
-            yield from self.call.revoke(self.waiting)
-        yield from self.call.revoke(self.lease)
+        yield from self.call.revoke(*[self.waiting] * self.maybe_queued, self.lease)
         self.maybe_kept = self.maybe_queued = False
 
     def clean_up(self) -> Steps[None]:
         """Release what we may have acquired without knowing it; the ttl is the backstop."""
-        if self.maybe_queued:
-            yield from self.call.revoke(self.waiting, see_through=True)
-        if self.maybe_kept:
-            yield from self.call.revoke(self.lease, see_through=True)
+        leases = [self.waiting] * self.maybe_queued + [self.lease] * self.maybe_kept
+        yield from self.call.revoke(*leases, see_through=True)

@@ -5,6 +5,7 @@ Without I/O and without a clock, like :mod:`fencing.locks.asking`, which states 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -181,29 +182,49 @@ class Call(BaseCall):
             raise self.nonsense(reply)
         return Alive(reply.asked_at, int(seconds))
 
-    def attempt(self, path: str, body: Body, *, see_through: bool = False) -> Steps[None]:
-        """Ask once for something that is not needed, but better done."""
+    def attempt(
+        self, path: str, body: Body, *, within: float | None = None, see_through: bool = False
+    ) -> Steps[None]:
+        """Ask once for something that is not needed, but better done.
+
+        Args:
+            path: What for, as in `Ask`.
+            body: The request.
+            within: How long the answer may take, in seconds; default: as long as a clean-up may.
+            see_through: As in `Ask`.
+        """
+        within = self.clean_up_seconds if within is None else within
         try:
-            reply: Reply = yield Ask(path, body, self.clean_up_seconds, see_through=see_through)
+            reply: Reply = yield Ask(path, body, within, see_through=see_through)
         except Trouble as trouble:
             self.at = trouble.at
         else:
             self.at = reply.at
 
-    def revoke(self, lease: int, *, see_through: bool = False) -> Steps[None]:
-        """End an etcd lease, and with it what is attached to it; if that can be done at once."""
-        yield from self.attempt("lease/revoke", {"ID": str(lease)}, see_through=see_through)
+    def revoke(self, *leases: int, see_through: bool = False) -> Steps[None]:
+        """End etcd leases, and with them what is attached to them; if that can be done at once.
+
+        All of them together take no longer than one clean-up.
+        """
+        until = self.at + self.clean_up_seconds
+        for number, lease in enumerate(leases):
+            within = max(0.0, until - self.at) / (len(leases) - number)
+            body = {"ID": str(lease)}
+            yield from self.attempt("lease/revoke", body, within=within, see_through=see_through)
 
     def left_of(self, lease: int, ttl: float) -> Steps[float]:
         """For how long a holder has his lock if he does not renew it, in seconds.
 
-        The rounding is not his: he stops when his ttl is over. What etcd does not say at once is
-        told as if he had just got it.
+        For ever, if it is attached to no lease: then it is none of ours. The rounding is not his:
+        he stops when his ttl is over. What etcd does not say at once is told as if he had just got
+        it.
 
         Args:
             lease: The number of his etcd lease.
             ttl: His ttl, in seconds.
         """
+        if not lease:
+            return math.inf
         within = self.clean_up_seconds
         try:
             reply: Reply = yield Ask("lease/timetolive", {"ID": str(lease)}, within)
@@ -239,6 +260,12 @@ class Call(BaseCall):
                 "which tokens are above all that were issued"
             )
         return int(offset.value)
+
+    def not_ours(self, key: bytes) -> LockServiceError:
+        """The error for a key whose value is no place's."""
+        return self.error(
+            f"the key {key!r} was not written by a lock service: look at it and delete it"
+        )
 
     def nonsense(self, reply: Reply) -> LockServiceError:
         """The error for an answer that etcd does not give."""

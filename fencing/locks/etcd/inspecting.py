@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING
 
+from fencing.errors import LockServiceError
 from fencing.locks.etcd import requests
 from fencing.locks.etcd.asking import Call
 from fencing.locks.etcd.keys import ttl_and_label
@@ -46,7 +47,11 @@ def ask_state(keys: Keys, resource: str, *, started_at: float) -> Steps[LockStat
         ttl, label = ttl_and_label(first.value)
     except ValueError:
         return LockState(resource=resource, held=True, counter=None, waiters=places - 1)
-    token = call.token_of(first.created, next(iter(done.found[1]), None))
+    token: int | None
+    try:
+        token = call.token_of(first.created, next(iter(done.found[1]), None))
+    except LockServiceError:  # something else has written the offset; who holds it, is known
+        token = None
     return LockState(
         resource=resource,
         held=True,
@@ -86,7 +91,7 @@ def next_page(
         for kv in reply.body.get("kvs", []):
             last = base64.b64decode(kv["key"], validate=True)
             found = keys.of_place(last)
-            if found is not None:
+            if found is not None and found[0].startswith(prefix):  # a prefix may hold a NUL
                 names[found[0]] = None
     except (KeyError, TypeError, ValueError):
         raise call.nonsense(reply) from None
@@ -103,13 +108,17 @@ def end_anyones(keys: Keys, resource: str, *, started_at: float) -> Steps[bool]:
         Whether it was taken from somebody.
 
     Raises:
-        LockServiceError: etcd could not be asked.
+        LockServiceError: etcd could not be asked, or the key is not a lock's.
     """
     call = Call(keys, resource, started_at, ends=started_at + 2 * ASKING_SECONDS)
     done = yield from call.transact([], [requests.first(keys.places(resource))], [])
     if not done.found[0]:
         return False
     first = done.found[0][0]
+    try:
+        ttl_and_label(first.value)
+    except ValueError:
+        raise call.not_ours(first.key) from None
     call.repeated = False
     done = yield from call.transact(
         [requests.created(first.key, first.created)], [requests.delete(first.key)], []

@@ -32,10 +32,14 @@ def check_namespace(namespace: str) -> str:
 
     Raises:
         TypeError: It is not a ``str``.
-        ValueError: It is empty, or another namespace's keys could begin so.
+        ValueError: It is empty, no text in UTF-8, or another namespace's keys could begin so.
     """
     if not isinstance(namespace, str):
         raise TypeError(f"a namespace must be a str, not {type(namespace).__name__}")
+    try:
+        namespace.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"a namespace must be text in UTF-8: {namespace!r}") from None
     parts = namespace.split("/")
     if not namespace or "\0" in namespace or "lock" in parts or "offset" in parts:
         raise ValueError(

@@ -20,6 +20,7 @@ from fencing.locks.base import AsyncBaseLockService, BaseLockService
 from fencing.locks.etcd import acquiring, inspecting, steps
 from fencing.locks.etcd.address import Address, address_in, tls_context
 from fencing.locks.etcd.keys import Keys, check_namespace
+from fencing.locks.etcd.many import done_for_each
 from fencing.locks.etcd.performing import AsyncPerformer, Performer
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class EtcdLockService(BaseLockService):
     def renew_many(
         self, leases: Sequence[tuple[Lease, float]], *, within: float
     ) -> list[FencingError | None]:
-        """Renew leases one after another; nothing is raised.
+        """Renew leases, several at a time; nothing is raised.
 
         Args:
             leases: Each with the ttl to extend it to, in seconds.
@@ -123,8 +124,9 @@ class EtcdLockService(BaseLockService):
         Returns:
             For each the error that :meth:`renew` would have raised; ``None``: it is renewed.
         """
-        outcomes: list[FencingError | None] = []
-        for lease, ttl in leases:
+
+        def renew(lease_and_ttl: tuple[Lease, float]) -> FencingError | None:
+            lease, ttl = lease_and_ttl
             at = now()
             call = steps.renew(
                 self._keys, lease, ttl, started_at=at, ends=at + within, in_background=True
@@ -132,10 +134,10 @@ class EtcdLockService(BaseLockService):
             try:
                 self._etcd.perform(call)
             except FencingError as error:
-                outcomes.append(error)
-            else:
-                outcomes.append(None)
-        return outcomes
+                return error
+            return None
+
+        return done_for_each(renew, leases)
 
     def release(self, lease: Lease) -> None:
         """See :meth:`BaseLockService.release`."""

@@ -13,6 +13,7 @@ import pytest
 
 from fencing import AsyncEtcdLockService, EtcdLockService, FencingError, LockServiceError
 from fencing.clock import now
+from fencing.locks.etcd.many import done_for_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,3 +141,30 @@ def test_a_call_ends_though_its_answer_trickles(trickling, kind):
         call() if kind == "sync" else asyncio.run(call_async())
     # Two seconds, on a machine that has time; the head of the answer alone takes four.
     assert now() - began < 3.5
+
+
+def test_a_slow_etcd_is_asked_for_many_renewals_at_a_time(proxy, etcd_namespace):
+    with EtcdLockService.from_url(proxy.url, namespace=etcd_namespace) as locks:
+        leases = [(locks.acquire(f"r{number}", ttl=60), 60.0) for number in range(20)]
+        outcomes: list[FencingError | None] = []
+        proxy.hold()
+        proxy.reset_counts()
+        renewing = threading.Thread(
+            target=lambda: outcomes.extend(locks.renew_many(leases, within=30))
+        )
+        renewing.start()
+        until = now() + 20
+        while proxy.commands("/v3/lease/keepalive") < 16 and now() < until:
+            proxy.held.wait(0.01)
+        asked = proxy.commands("/v3/lease/keepalive")
+        proxy.release()
+        renewing.join()
+        assert asked == 16
+        assert outcomes == [None] * 20
+
+
+def test_what_is_done_for_many_is_told_in_order_and_raised():
+    assert done_for_each(lambda number: number * 2, range(50)) == list(range(0, 100, 2))
+    assert done_for_each(str, []) == []
+    with pytest.raises(ZeroDivisionError):
+        done_for_each(lambda number: 1 / (number - 7), range(50))

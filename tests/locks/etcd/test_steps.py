@@ -9,7 +9,7 @@ import pytest
 
 from fencing.errors import LeaseExpiredError, LeaseLostError, LockServiceError
 from fencing.lease import Lease
-from fencing.locks.asking import Pause, Trouble
+from fencing.locks.asking import CLEAN_UP_SECONDS, Pause, Trouble
 from fencing.locks.etcd import acquiring, inspecting, requests, steps
 from fencing.locks.etcd.answers import EXISTS, NO_LEASE, Reply, reply_to
 from fencing.locks.etcd.asking import Ask, Line, Rank, Signal, Watch
@@ -278,6 +278,7 @@ def test_an_acquisition_that_fails_revokes_what_it_may_have():
             {"ID": str(lease_id(HOLDER, purpose))} for purpose in revoked
         ]
         assert all(step.see_through for step in cleaned)
+        assert sum(step.within for step in cleaned) <= CLEAN_UP_SECONDS
 
 
 # Renewing
