@@ -11,6 +11,7 @@ import json
 import os
 import selectors
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -21,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 from fencing.embedded.places import EmbeddedServerError, base_directory
 
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Callable, Sequence
     from types import TracebackType
     from typing import Self
@@ -157,8 +157,24 @@ class ServerProcess:
                 raise EmbeddedServerError(message)
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal to the server's first process; to none if it has ended."""
+        """Send a signal to the server's first process; to none if it has ended.
+
+        Not SIGSTOP, which is answered: that is `suspend`.
+        """
         self._command(signal=number)
+
+    def suspend(self) -> None:
+        """Stop the server's first process (SIGSTOP), and wait until it has stopped or ended.
+
+        Raises:
+            EmbeddedServerError: If it is not known within 10 s.
+        """
+        if self.pid is None:
+            return
+        self._command(signal=signal.SIGSTOP)
+        facts = self._report(timeout=10.0)
+        if "stopped" not in facts:  # but that it had ended, which `wait` is to read
+            self._buffer = json.dumps(facts).encode() + b"\n" + self._buffer
 
     def wait(self, timeout: float) -> int | None:
         """Wait until the last process of the server has ended.

@@ -87,8 +87,11 @@ class LocalServer(ABC):
         self.process.end(signal.SIGKILL)
 
     def suspend(self) -> None:
-        """Stop it from running (SIGSTOP): connections stay and are not answered."""
-        self.process.send_signal(signal.SIGSTOP)
+        """Stop it from running (SIGSTOP): connections stay and are not answered.
+
+        It has stopped when this returns; on macOS a moment later.
+        """
+        self.process.suspend()
 
     def resume(self) -> None:
         """Let it run on after `suspend`."""

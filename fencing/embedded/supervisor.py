@@ -10,6 +10,7 @@ JSON object a line. ::
     {"run": [argv], "log": path, ...}   ->
                                         <-   {"started": pid}
     {"signal": number}                  ->                       only to a process that still runs
+                                        <-   {"stopped": bool}   after SIGSTOP: it has; or has ended
                                         <-   {"exited": status}  negative: died of that signal
     end of file                         ->   stops the server, removes the directory, exits
 
@@ -118,6 +119,17 @@ class Server:
             selector.select(STOP_GRACE)
         self.collect()
 
+    def has_stopped(self) -> bool:
+        """Wait until the first process has stopped (SIGSTOP); False if it has ended."""
+        if self.process.returncode is not None:
+            return False
+        if not hasattr(os, "waitid"):  # macOS; there it stops a moment later
+            return True
+        # Left to be waited for, so that its end is still there to be collected.
+        what = os.WSTOPPED | os.WEXITED | os.WNOWAIT
+        came = os.waitid(os.P_PID, self.process.pid, what)
+        return came is not None and came.si_code == os.CLD_STOPPED
+
     def collect(self) -> int:
         """Wait for the first process, whose pipe has ended.
 
@@ -177,6 +189,8 @@ class Supervisor:
             report(started=self.server.process.pid)
         elif self.server is not None:
             self.server.process.send_signal(command["signal"])
+            if command["signal"] == signal.SIGSTOP:
+                report(stopped=self.server.has_stopped())
 
     def note_exit(self) -> None:
         """Report that the last process of the server has ended."""

@@ -144,6 +144,29 @@ class TestAServerEnds:
             with pytest.raises(embedded.EmbeddedServerError, match=r"valkey has ended with .* -9"):
                 servers.wait()
 
+    @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
+    def test_a_suspended_server_has_stopped(self) -> None:
+        with embedded.ValkeyProcess() as valkey:
+            for _ in range(50):
+                valkey.suspend()
+                threads = Path(f"/proc/{valkey.pid}/task").glob("*/stat")
+                states = [stat.read_text().rpartition(")")[2].split()[0] for stat in threads]
+                assert set(states) == {"T"}
+                valkey.suspend()  # which changes nothing
+                valkey.resume()
+            with redis.Redis.from_url(valkey.url) as client:
+                assert client.ping()
+
+    def test_one_that_has_ended_meanwhile_is_not_waited_for(self) -> None:
+        with embedded.ValkeyProcess() as valkey:
+            assert valkey.pid is not None
+            with Watch([valkey.pid]) as server:
+                os.kill(valkey.pid, signal.SIGKILL)
+                server.wait()
+            valkey.suspend()
+            assert valkey.process.wait(20.0) == -signal.SIGKILL
+            valkey.suspend()
+
     def test_a_stopped_server_can_be_ended(self) -> None:
         valkey = embedded.ValkeyProcess().start()
         valkey.suspend()
