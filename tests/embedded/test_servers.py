@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import signal
 import socket
 import tempfile
 from pathlib import Path
@@ -147,7 +146,7 @@ class TestPostgres:
         postgres = embedded.PostgresProcess(in_memory=True).start()
         assert postgres.pid is not None
         with Watch([postgres.pid]) as everything:
-            postgres.process.send_signal(signal.SIGSTOP)
+            postgres.suspend()
             postgres.close()
             everything.wait()
 

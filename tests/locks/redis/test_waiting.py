@@ -42,6 +42,12 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.002)
 
 
+def in_line(locks: Any, resource: str = "r") -> int:
+    """How many stand in the line of a service's process for a resource."""
+    service = locks.locks if isinstance(locks, ThreadedLocks) else locks
+    return len(service._redis._waiters.lines._lines.get(resource, ()))
+
+
 class Server:
     """What a test sees of Redis, and does to it, behind the services' backs."""
 
@@ -416,7 +422,7 @@ class TestMany:
         tasks = []
         for number in range(20):
             tasks.append(asyncio.ensure_future(wait(number)))
-            await asyncio.sleep(0.01)  # threads, too, arrive in this order
+            await until(lambda: in_line(locks) > number)  # noqa: B023 - called at once
         await server.queued()
         assert proxy.commands("EVALSHA", "EVAL") <= 8
         await held.release()
