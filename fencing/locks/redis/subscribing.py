@@ -187,6 +187,7 @@ class AsyncSubscriber(_Subscriber[BoxT]):
         """End it, and wait until it has ended."""
         self._task.cancel()
         await asyncio.wait({self._task})
+        self.audience.end()  # which a task that had not begun yet could not tell
 
     async def _run(self) -> None:
         try:

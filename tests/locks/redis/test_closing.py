@@ -12,6 +12,9 @@ import redis.asyncio
 from fencing.clock import now
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from fencing.locks.redis.connections import close_idle
+from fencing.locks.redis.subscribing import AsyncSubscriber
+from fencing.locks.redis.waiters import AsyncBox
+from fencing.locks.redis.waiting import LOST
 from tests.contract.facade import ThreadedLocks, in_thread
 
 if TYPE_CHECKING:
@@ -94,6 +97,18 @@ async def test_one_that_comes_back_behind_the_closing_is_closed_by_who_brings_it
     await close(locks)
     stack.give_back(connection)
     assert not connection.is_open()
+
+
+async def test_who_listens_no_more_before_he_has_begun_tells_his_audience() -> None:
+    async def connect(_: float) -> Any:
+        raise AssertionError("it was stopped before")
+
+    subscriber: AsyncSubscriber[AsyncBox] = AsyncSubscriber(connect, "channel", print)
+    box = AsyncBox()
+    subscriber.audience.add("holder", box)
+    await subscriber.stop()
+    assert subscriber.audience.over
+    assert await box.get(20.0) is LOST
 
 
 async def test_of_a_pool_only_what_nobody_uses_is_closed(redis_url: str) -> None:
