@@ -276,9 +276,10 @@ class AsyncTransport(Way):
         task.add_done_callback(watching.discard)
         try:
             await asyncio.wait({task})
-        finally:
+        except asyncio.CancelledError:  # nothing else: a loop that is closed takes no cancellation
             if not task.cancelling():
                 task.cancel()
+            raise
         return now() >= end if task.cancelled() else task.result()
 
     async def _watch(self, body: Body, end: float) -> bool:
