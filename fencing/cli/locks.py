@@ -1,4 +1,4 @@
-"""``fencing locks``: who holds what in a Redis, etcd or PostgreSQL, and taking a lock away."""
+"""``fencing locks``: who holds what in a lock service, and taking a lock away."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def locks(
     as_json: bool,
     force_release: str | None,
 ) -> None:
-    """List the locks that are held in the Redis, etcd or PostgreSQL at URL, or take one away.
+    """List the locks that are held in the lock service at URL, or take one away.
 
     A holder whose lock was taken away is not told. A guarded table refuses him when the next one is
     admitted; "fencing raise" shuts him out at once.
 
     URL looks like redis://user:password@host:6379/0, redis+cluster://host,host2,
     redis+sentinel://host,host2/SERVICE or redlock://host,host2,host3 (default: FENCING_REDIS_URL),
-    like etcd://user:password@host:2379,host2:2379/,
+    like etcd://user:password@host:2379,host2:2379/ or zookeeper://host:2181,host2:2181,
     or like postgresql://user:password@host:5432/database, where there are no namespaces.
     """
     if not url:
@@ -70,32 +70,20 @@ def locks(
 
 
 def _service_at(url: str, *, namespace: str, cluster: bool) -> Any:  # noqa: ANN401 - of any kind
+    from fencing.connecting import connect
+
     scheme = url.partition("://")[0].lower()
-    if scheme in ("etcd", "etcds"):
-        from fencing.connecting import connect
+    if cluster:
+        if not scheme.startswith("redis"):
+            raise click.UsageError("--cluster is for a Redis, and says that it is one of a cluster")
+        from fencing.locks.redis.addresses import as_cluster
 
-        if cluster:
-            raise click.UsageError(
-                "--cluster is for a Redis; name an etcd's members in its address"
-            )
+        url = as_cluster(url)
+    if not scheme.startswith("postgres"):
         return connect(url, namespace=namespace)
-    if scheme in ("redlock", "redlocks"):
-        from fencing.locks.redlock import RedlockService
-
-        if cluster:
-            raise click.UsageError(
-                "--cluster is for a Redis; the nodes of a Redlock are no cluster"
-            )
-        return RedlockService.from_url(url, namespace=namespace)
-    if not url.lower().startswith(("postgres://", "postgresql://", "postgresql+")):
-        from fencing.locks.redis.administration import service_at
-
-        return service_at(url, namespace=namespace, cluster=cluster)
-    if cluster or namespace != "fencing":
-        raise click.UsageError("--cluster and --namespace are for a Redis")
-    from fencing.locks.postgres import PostgresLockService
-
-    return PostgresLockService.from_url(url)
+    if namespace != "fencing":
+        raise click.UsageError("there are no namespaces in PostgreSQL, so --namespace names none")
+    return connect(url)
 
 
 def _facts(state: LockState) -> dict[str, Any]:

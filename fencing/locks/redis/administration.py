@@ -5,23 +5,20 @@ Nothing of it needs a lease.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from fencing.clock import now
 from fencing.lease import new_holder
 from fencing.locks.redis import inspecting
-from fencing.locks.redis.addresses import as_cluster
 from fencing.locks.redis.inspecting import FIRST_PAGE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from fencing.locks.redis.performing import AsyncPerformer, Performer
-    from fencing.locks.redis.service import RedisLockService
     from fencing.state import LockState
 
-__all__ = ["Administration", "AsyncAdministration", "service_at"]
+__all__ = ["Administration", "AsyncAdministration"]
 
 
 class Administration:
@@ -86,23 +83,3 @@ class AsyncAdministration:
     async def _states(self, resources: list[str]) -> list[LockState]:
         steps = inspecting.ask_states(resources, nonce=new_holder(), started_at=now())
         return await self._redis.perform(steps, resources[0])
-
-
-@contextmanager
-def service_at(url: str, *, namespace: str, cluster: bool) -> Iterator[RedisLockService]:
-    """A service for an address, for a block.
-
-    Args:
-        url: As :meth:`RedisLockService.from_url` takes it.
-        namespace: What the keys in Redis begin with.
-        cluster: Whether it is that of a node of a Redis Cluster, which is then asked as a whole.
-
-    Raises:
-        LockServiceError: There is no cluster there.
-        ValueError: The address or the namespace makes no sense.
-    """
-    from fencing.locks.redis.service import RedisLockService  # noqa: PLC0415 - which is made of this module
-
-    where = as_cluster(url) if cluster else url
-    with RedisLockService.from_url(where, namespace=namespace) as service:
-        yield service
