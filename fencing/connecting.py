@@ -19,33 +19,20 @@ class _Kind:
     Attributes:
         home: The module that has it.
         name: Its class there; the asyncio twin has the same name behind ``Async``.
-        extra: What has to be installed besides, if anything.
     """
 
     home: str
     name: str
-    extra: str = ""
 
     def find(self, *, twin: bool) -> Any:  # noqa: ANN401 - a class with from_url()
-        try:
-            module = import_module(self.home)
-        except ModuleNotFoundError as error:
-            if not self.extra or (error.name or "").startswith("fencing"):
-                raise
-            raise ModuleNotFoundError(
-                f"{self.name} needs {error.name}, which is not installed: "
-                f'pip install "fencing[{self.extra}]"',
-                name=error.name,
-            ) from error
-        return getattr(module, f"Async{self.name}" if twin else self.name)
+        return getattr(import_module(self.home), f"Async{self.name}" if twin else self.name)
 
 
 _POSTGRES = _Kind("fencing.locks.postgres", "PostgresLockService")
 _REDIS = _Kind("fencing.locks.redis", "RedisLockService")
 _REDLOCK = _Kind("fencing.locks.redlock", "RedlockService")
-_ETCD = _Kind("fencing.locks.etcd", "EtcdLockService", extra="etcd")
-
-_ZOOKEEPER = _Kind("fencing.locks.zookeeper", "ZooKeeperLockService", "zookeeper")
+_ETCD = _Kind("fencing.locks.etcd", "EtcdLockService")
+_ZOOKEEPER = _Kind("fencing.locks.zookeeper", "ZooKeeperLockService")
 
 _KINDS = {
     "postgresql": _POSTGRES,

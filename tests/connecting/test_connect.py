@@ -55,16 +55,24 @@ def test_the_name_of_each_scheme_stands_in_the_documentation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "package", "extra"),
-    [("etcd://h", "httpx", "etcd"), ("zookeeper://h", "kazoo", "zookeeper")],
+    ("making", "package", "extra"),
+    [
+        ("fencing.connect('etcd://h')", "httpx", "etcd"),
+        ("fencing.connect_async('etcds://h')", "httpx", "etcd"),
+        ("EtcdLockService()", "httpx", "etcd"),
+        ("fencing.connect('zookeeper://h')", "kazoo", "zookeeper"),
+        ("AsyncZooKeeperLockService('h')", "kazoo", "zookeeper"),
+    ],
 )
-def test_a_missing_extra_is_named(url: str, package: str, extra: str) -> None:
+def test_a_missing_extra_is_named_by_who_makes_a_service(making, package, extra) -> None:
+    """And by nobody else: all names can be imported."""
     program = f"""
 import sys
 sys.modules[{package!r}] = None  # as if it were not installed
 import fencing
+from fencing import *
 try:
-    fencing.connect({url!r})
+    {making}
 except ModuleNotFoundError as error:
     print(error)
 """

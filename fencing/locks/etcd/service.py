@@ -21,15 +21,17 @@ from fencing.locks.etcd import acquiring, inspecting, steps
 from fencing.locks.etcd.address import Address, address_in, tls_context
 from fencing.locks.etcd.keys import Keys, check_namespace
 from fencing.locks.etcd.many import done_for_each
-from fencing.locks.etcd.performing import AsyncPerformer, Performer
+from fencing.locks.extras import needing
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Iterator, Sequence
     from os import PathLike
+    from types import ModuleType
 
     from fencing.lease import AsyncLease, Lease
     from fencing.locks.etcd.asking import Steps
+    from fencing.locks.etcd.performing import AsyncPerformer, Performer
     from fencing.locks.outcome import Outcome
     from fencing.request import AcquireRequest
     from fencing.state import LockState
@@ -58,6 +60,7 @@ class EtcdLockService(BaseLockService):
             system does, and nothing.
 
     Raises:
+        ModuleNotFoundError: httpx is not installed (``fencing[etcd]``).
         TypeError: An argument is of the wrong type.
         ValueError: The namespace or an endpoint makes no sense.
     """
@@ -74,7 +77,8 @@ class EtcdLockService(BaseLockService):
         super().__init__()
         self.namespace = check_namespace(namespace)
         self._keys = Keys(self.namespace)
-        self._etcd = Performer(Address.of(endpoints, user, password, tls))
+        address = Address.of(endpoints, user, password, tls)
+        self._etcd: Performer = _performing().Performer(address)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} namespace={self.namespace!r}>"
@@ -204,7 +208,8 @@ class AsyncEtcdLockService(AsyncBaseLockService):
         super().__init__()
         self.namespace = check_namespace(namespace)
         self._keys = Keys(self.namespace)
-        self._etcd = AsyncPerformer(Address.of(endpoints, user, password, tls))
+        address = Address.of(endpoints, user, password, tls)
+        self._etcd: AsyncPerformer = _performing().AsyncPerformer(address)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} namespace={self.namespace!r}>"
@@ -293,3 +298,9 @@ class AsyncEtcdLockService(AsyncBaseLockService):
 
     async def _close(self) -> None:
         await self._etcd.aclose()
+
+
+def _performing() -> ModuleType:
+    return needing(
+        "httpx", "fencing.locks.etcd.performing", extra="etcd", service="EtcdLockService"
+    )

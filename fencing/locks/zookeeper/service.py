@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fencing.clock import now
 from fencing.locks.base import AsyncBaseLockService, BaseLockService
+from fencing.locks.extras import needing
 from fencing.locks.zookeeper import acquiring, inspecting, steps
 from fencing.locks.zookeeper.address import Address, check_hosts
 from fencing.locks.zookeeper.judging import Sightings
@@ -315,22 +316,12 @@ class AsyncZooKeeperLockService(AsyncBaseLockService):
 
 
 def _performing() -> ModuleType:
-    """What needs kazoo, which is imported by who makes a service, not by who names its class.
-
-    Raises:
-        ModuleNotFoundError: It is not installed.
-    """
-    try:
-        from fencing.locks.zookeeper import performing  # noqa: PLC0415 - as said
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "kazoo":
-            raise
-        raise ModuleNotFoundError(
-            "ZooKeeperLockService needs kazoo, which is not installed: "
-            'pip install "fencing[zookeeper]"',
-            name="kazoo",
-        ) from error
-    return performing
+    return needing(
+        "kazoo",
+        "fencing.locks.zookeeper.performing",
+        extra="zookeeper",
+        service="ZooKeeperLockService",
+    )
 
 
 def _session(

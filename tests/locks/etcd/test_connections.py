@@ -90,7 +90,7 @@ def test_closing_beside_calls_is_trouble_at_most(etcd_url, etcd_namespace):
 
 @pytest.fixture
 def trickling() -> Iterator[str]:
-    """The address of a server whose answers go on for minutes, one byte at a time."""
+    """The address of a server whose answers do not end: another byte comes in time, always."""
     ended = threading.Event()
     threads = []
 
@@ -99,10 +99,9 @@ def trickling() -> Iterator[str]:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.recv(65536)
             try:
-                for byte in b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n" + b" " * 9000:
-                    connection.sendall(bytes([byte]))
-                    if ended.wait(0.1):
-                        return
+                connection.sendall(b"HTTP/1.1 200 OK\r\nX-Endless: ")
+                while not ended.wait(0.1):
+                    connection.sendall(b"x")
             except OSError:
                 pass
 
@@ -136,11 +135,9 @@ def test_a_call_ends_though_its_answer_trickles(trickling, kind):
         async with AsyncEtcdLockService.from_url(trickling) as locks:
             await locks.try_acquire("r", ttl=5)
 
-    began = now()
+    # Or else not before the server has no memory left.
     with pytest.raises(LockServiceError, match="did not answer in time"):
         call() if kind == "sync" else asyncio.run(call_async())
-    # Two seconds, on a machine that has time; the head of the answer alone takes four.
-    assert now() - began < 3.5
 
 
 def test_a_slow_etcd_is_asked_for_many_renewals_at_a_time(proxy, etcd_namespace):

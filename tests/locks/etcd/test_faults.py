@@ -372,18 +372,21 @@ def test_certificates_of_both_sides(tmp_path):
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # as the loop's end leaves them
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_service_outlives_its_event_loop(etcd_url, etcd_namespace, *, closed: bool):
-    locks = AsyncEtcdLockService.from_url(etcd_url, namespace=etcd_namespace)
+    def use_in_three_loops() -> list[int]:
+        locks = AsyncEtcdLockService.from_url(etcd_url, namespace=etcd_namespace)
 
-    async def once() -> int:
-        async with locks.acquire("r", ttl=10) as lease:
-            token = lease.token
-        if closed:
-            await locks.aclose()
-        return token
+        async def once() -> int:
+            async with locks.acquire("r", ttl=10) as lease:
+                token: int = lease.token
+            if closed:
+                await locks.aclose()
+            return token
 
-    tokens = [asyncio.run(once()) for _ in range(3)]
+        return [asyncio.run(once()) for _ in range(3)]
+
+    tokens = use_in_three_loops()
     assert tokens == sorted(set(tokens))
-    gc.collect()
+    gc.collect()  # now, and not while another test runs
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
