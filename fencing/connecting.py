@@ -80,20 +80,23 @@ def connect(url: str, **settings: Any) -> LockService:  # noqa: ANN401 - the ser
         TypeError: The address is not a ``str``, or a setting is none of the service's.
         ValueError: No lock service has such addresses, or the rest of it makes no sense.
     """
-    service: LockService = _kind_of(url).find(twin=False).from_url(url, **settings)
+    kind, address = _kind_of(url)
+    service: LockService = kind.find(twin=False).from_url(address, **settings)
     return service
 
 
 def connect_async(url: str, **settings: Any) -> AsyncLockService:  # noqa: ANN401 - as above
     """:func:`connect` for asyncio; not a coroutine, as nothing is sent yet."""
-    service: AsyncLockService = _kind_of(url).find(twin=True).from_url(url, **settings)
+    kind, address = _kind_of(url)
+    service: AsyncLockService = kind.find(twin=True).from_url(address, **settings)
     return service
 
 
-def _kind_of(url: str) -> _Kind:
+def _kind_of(url: str) -> tuple[_Kind, str]:
+    """The kind of service, and the address with its scheme as every one of them knows it."""
     if not isinstance(url, str):
         raise TypeError(f"the address of a lock service must be a str, not {type(url).__name__}")
-    scheme, colon, _ = url.partition("://")
+    scheme, colon, rest = url.partition("://")
     kind = _KINDS.get(scheme.lower())
     if not colon or kind is None:
         known = ", ".join(f"{name}://" for name in _KINDS)
@@ -102,4 +105,4 @@ def _kind_of(url: str) -> _Kind:
         raise ValueError(
             f"no lock service has addresses with {what}; an address begins with one of {known}"
         )
-    return kind
+    return kind, f"{scheme.lower()}://{rest}"

@@ -43,7 +43,7 @@ def verify(
     permissions are missing. Reads only; connect as the user that the application has.
 
     URL looks like postgresql://user:password@host:5432/database, or redis://..., rediss://...,
-    unix://...; default: FENCING_DATABASE_URL.
+    unix://..., redis+cluster://..., redis+sentinel://...; default: FENCING_DATABASE_URL.
 
     Ends with status 0 if there is no error, 1 if there is one (with --strict: or a warning), and 2
     if it could not look.
@@ -51,6 +51,16 @@ def verify(
     if not url:
         raise click.UsageError("pass URL, or set FENCING_DATABASE_URL")
     of_redis = url.startswith(("redis://", "rediss://", "unix://", "redis+", "rediss+"))
+    scheme = url.partition("://")[0].lower()
+    if scheme.removesuffix("s") == "redlock":
+        raise click.UsageError(
+            "a Redlock's nodes are verified one by one, each at its redis://..., or all of them by "
+            "locks.verify() in Python"
+        )
+    if scheme in ("etcd", "etcds", "zookeeper", "zk"):
+        raise click.UsageError(
+            f"there is nothing to be verified at {scheme}://; name the database, or a Redis"
+        )
     if of_redis and models:
         raise click.UsageError("--models goes with the URL of a database")
     from fencing.tables.refusals import describe

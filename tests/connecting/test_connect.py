@@ -32,6 +32,12 @@ def test_an_unknown_scheme_lists_the_known_ones(begin, url: str, what: str) -> N
         assert f"{scheme}://" in said
 
 
+def test_a_scheme_is_written_in_any_case(redis_url: str, redis_namespace: str) -> None:
+    url = redis_url.replace("redis://", "REDIS://")
+    with connect(url, namespace=redis_namespace) as locks:
+        assert not locks.locked("r")
+
+
 @pytest.mark.parametrize("begin", [connect, connect_async])
 def test_an_address_is_a_str(begin) -> None:
     with pytest.raises(TypeError, match="must be a str, not bytes"):

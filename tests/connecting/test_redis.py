@@ -232,3 +232,12 @@ async def test_in_asyncio_when_it_is_asked() -> None:
         with pytest.raises(LockServiceError, match="no node of the cluster says") as refused:
             await locks.try_acquire("r")
     assert "secret" not in str(refused.value)
+
+
+def test_a_redis_that_is_no_sentinel_is_told(redis_url: str) -> None:
+    where = redis_url.partition("://")[2].partition("/")[0]
+    with (
+        fencing.connect(f"redis+sentinel://{where}/primary") as locks,
+        pytest.raises(LockServiceError, match="name the Sentinels, or use redis://"),
+    ):
+        locks.locked("r")

@@ -146,6 +146,12 @@ _MEANINGS: list[tuple[type[BaseException], str, bool, str]] = [
     ),
     (
         redis.ResponseError,
+        "unknown command 'SENTINEL'",
+        False,
+        "a Redis is at the address of a Sentinel: name the Sentinels, or use redis:// for it",
+    ),
+    (
+        redis.ResponseError,
         "unknown command",
         False,
         "this Redis cannot run scripts: it must know EVAL",
