@@ -21,7 +21,7 @@ import contextlib
 import os
 import statistics
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis
 import redis.asyncio
@@ -32,6 +32,8 @@ from fencing.locks.redis.clients import Sibling
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+K = TypeVar("K")
 
 WARM_UP_ROUNDS = 3
 PAIRS = 100
@@ -167,7 +169,7 @@ def requests_of_a_pair(client: redis.Redis) -> list[Any]:
     return requests
 
 
-def in_turn(work: dict[str, Any], number: int) -> list[str]:
+def in_turn(work: dict[K, Any], number: int) -> list[K]:
     names = list(work)
     return names[number % len(names) :] + names[: number % len(names)]
 

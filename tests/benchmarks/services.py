@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     rounds = parser.parse_args().rounds
     with contextlib.ExitStack() as stack:
-        postgres = stack.enter_context(PostgresProcess())
+        postgres = stack.enter_context(PostgresProcess({"fsync": "on"}))
         install(postgres.url)
         urls = {
             "PostgreSQL": postgres.url,
@@ -65,13 +65,14 @@ def main() -> None:
         engine = create_engine(postgres.url)
         stack.callback(engine.dispose)
         guards = {name: stack.enter_context(Guard(locks, engine)) for name, locks in each.items()}
-        pairs = measured({name: pair_of(locks) for name, locks in each.items()}, rounds)
-        guarded = measured({name: pair_of(guard) for name, guard in guards.items()}, rounds)
+        work = {(name, False): pair_of(locks) for name, locks in each.items()}
+        work |= {(name, True): pair_of(guard) for name, guard in guards.items()}
+        pairs = measured(work, rounds)
         handed = handed_over(each, urls, rounds)
         trips = {name: trips_of_a_pair(url) for name, url in urls.items()}
     print(f"{'':18} {'pair':>9} {'guarded':>9} {'hand-over':>9} {'trips':>9}   (ms)")
     for name in each:
-        figures = (pairs[name], guarded[name], handed[name])
+        figures = (pairs[name, False], pairs[name, True], handed[name])
         times = " ".join(f"{figure * 1e3:9.2f}" for figure in figures)
         print(f"{name:18} {times} {trips[name]:9}")
 
@@ -114,9 +115,11 @@ def pair_of(locks: LockService | Guard) -> Callable[[], None]:
     return pair
 
 
-def measured(work: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
+def measured(
+    work: dict[tuple[str, bool], Callable[[], None]], rounds: int
+) -> dict[tuple[str, bool], float]:
     """How long each takes, in seconds: the medians of the rounds."""
-    times: dict[str, list[float]] = {name: [] for name in work}
+    times: dict[tuple[str, bool], list[float]] = {name: [] for name in work}
     for number in range(WARM_UP_ROUNDS + rounds):
         for name in in_turn(work, number):
             began = time.perf_counter()
