@@ -31,11 +31,15 @@ def test_it_lists_what_is_held_and_takes_it_away(
     assert not lease.owned()
 
 
-def test_what_is_for_redis_is_refused(bank: Bank) -> None:
-    for option in (["--cluster"], ["--namespace", "other"]):
+def test_what_it_has_not_is_refused(bank: Bank) -> None:
+    refusals = {
+        ("--cluster",): "--cluster is for a Redis",
+        ("--namespace", "other"): "no namespaces in PostgreSQL",
+    }
+    for option, said in refusals.items():
         refused = call(bank.url, *option)
         assert refused.exit_code == 2
-        assert "for a Redis" in refused.output
+        assert said in refused.output
 
 
 def test_a_database_without_the_schema_is_told_in_one_line(database: str) -> None:

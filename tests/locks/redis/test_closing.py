@@ -11,7 +11,7 @@ import redis.asyncio
 
 from fencing.clock import now
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
-from fencing.locks.redis.connections import close_idle
+from fencing.locks.redis.connections import close_idle, connection_of
 from fencing.locks.redis.subscribing import AsyncSubscriber
 from fencing.locks.redis.waiters import AsyncBox
 from fencing.locks.redis.waiting import LOST
@@ -115,7 +115,7 @@ async def test_of_a_pool_only_what_nobody_uses_is_closed(redis_url: str) -> None
     async with contextlib.AsyncExitStack() as stack:
         client = await stack.enter_async_context(redis.asyncio.Redis.from_url(redis_url))
         pool: Any = client.connection_pool
-        used, idle = await pool.get_connection(), await pool.get_connection()
+        used, idle = await connection_of(pool), await connection_of(pool)
         await pool.release(idle)
         await close_idle(pool)
         assert used.is_connected
