@@ -170,7 +170,7 @@ class LeaseGroup(BaseLeaseGroup[Lease]):
         traceback: TracebackType | None,
     ) -> None:
         try:
-            ended = [lease for lease in reversed(self._leases) if lease._close()]  # noqa: SLF001
+            ended = [lease for lease in reversed(self._leases) if lease._close()]  # noqa: SLF001 - of one package
             self._settle_each(ended, free_together(ended), body)
         except FencingError:
             raise
@@ -226,5 +226,5 @@ class AsyncLeaseGroup(BaseLeaseGroup[AsyncLease]):
             # Each has a block of its own, whose cancellation it takes back.
             await self._blocks.__aexit__(kind, body, traceback)
             return
-        ended = [lease for lease in reversed(self._leases) if lease._leave()]  # noqa: SLF001
+        ended = [lease for lease in reversed(self._leases) if lease._leave()]  # noqa: SLF001 - of one package
         self._settle_each(ended, await free_together_async(ended), body)

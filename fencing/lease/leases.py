@@ -78,7 +78,7 @@ class Lease(BaseLease):
     def __init__(self, service: Grantor, **facts: object) -> None:
         self.service = service
         self._ended: threading.Event | None = None  # whoever waits makes it
-        super().__init__(**facts)  # type: ignore[arg-type]
+        super().__init__(**facts)  # type: ignore[arg-type]  # BaseLease says which
 
     def renew(self, ttl: float | None = None) -> None:
         """Extend the lease to ``ttl`` seconds from now.
@@ -242,7 +242,7 @@ class AsyncLease(BaseLease):
         self._cancelled_blocks: list[CancelledBlock | None] = []
         self.service = service
         self._ended = asyncio.Event()
-        super().__init__(**facts)  # type: ignore[arg-type]
+        super().__init__(**facts)  # type: ignore[arg-type]  # BaseLease says which
 
     async def renew(self, ttl: float | None = None) -> None:
         """See :meth:`Lease.renew`."""
