@@ -76,7 +76,7 @@ def test_of_a_redlock(service: Any, scheme: str, rest: str) -> None:
         "redis://:a%40b%2Fc@/3",
         "redis://h/0?client_name=a@b",
         "redis://u@[::1]:7/0#here",
-        "unix:///tmp/a@b.sock?db=1",
+        "unix:///run/a@b.sock?db=1",
     ],
 )
 def test_what_makes_sense_is_still_taken(service: Any, url: str) -> None:
