@@ -27,11 +27,11 @@ from sqlalchemy import create_engine
 from fencing import Guard, connect
 from fencing.clock import now
 from fencing.embedded import PostgresProcess, ValkeyProcess
+from fencing.embedded.proxy import TcpProxy
 from fencing.migration import install
 from tests.benchmarks.locks import in_turn
 from tests.support.etcd import EtcdProcess
 from tests.support.processes import ChildProcess
-from tests.support.proxy import TcpProxy
 from tests.support.zookeeper import ZooKeeperProcess
 
 if TYPE_CHECKING:

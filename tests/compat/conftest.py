@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fencing.embedded.proxy import TcpProxy
 from tests.compat.kinds import Locks
 from tests.support.banking import *  # noqa: F403 - pytest collects fixtures by name
-from tests.support.proxy import TcpProxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -16,8 +16,8 @@ from tests.compat.kinds import retries
 
 if TYPE_CHECKING:
     from fencing.compat.redis import AsyncFencedLock
+    from fencing.embedded.proxy import TcpProxy
     from tests.compat.kinds import Locks
-    from tests.support.proxy import TcpProxy
 
 ERRORS = (redis.ConnectionError, redis.TimeoutError)
 

@@ -26,8 +26,8 @@ from fencing.request import MAX_TOKEN, MAX_TTL
 from tests.compat.kinds import retries
 
 if TYPE_CHECKING:
+    from fencing.embedded.proxy import TcpProxy
     from tests.compat.kinds import Locks
-    from tests.support.proxy import TcpProxy
 
 
 def trusts_no_longer_than_redis(lease: Any, client: redis.Redis, name: str) -> bool:

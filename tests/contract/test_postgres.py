@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
+from fencing.embedded.proxy import TcpProxy
 from fencing.locks.postgres import AsyncPostgresLockService, PostgresLockService
 from tests.contract.facade import ThreadedLocks
 from tests.contract.faults import FaultContract
 from tests.contract.suite import BadInputContract, LockServiceContract
 from tests.contract.test_redis_faults import RedisFaults
 from tests.support.databases import plain_url
-from tests.support.proxy import TcpProxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -10,11 +10,11 @@ import pytest
 import redis
 
 from fencing.embedded import ValkeyProcess
+from fencing.embedded.proxy import TcpProxy
 from fencing.locks.redis.scripts import keys_of
 from tests.contract.faults import FaultContract
 from tests.contract.redlocks import service
 from tests.contract.suite import BadInputContract, LockServiceContract
-from tests.support.proxy import TcpProxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kazoo.client import KazooClient
 
+from fencing.embedded.proxy import TcpProxy
 from fencing.locks.zookeeper import AsyncZooKeeperLockService, ZooKeeperLockService
 from fencing.locks.zookeeper.names import Space, line_of
 from tests.contract.facade import ThreadedLocks
 from tests.contract.faults import FaultContract, Faults
 from tests.contract.suite import BadInputContract, LockServiceContract
-from tests.support.proxy import TcpProxy
 
 if TYPE_CHECKING:
     import threading

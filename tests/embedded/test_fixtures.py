@@ -10,9 +10,9 @@ import psycopg
 import pytest
 import redis
 
+from fencing.embedded.proxy import TcpProxy
 from tests.support.databases import DatabaseFactory, plain_url
 from tests.support.processes import ChildProcess
-from tests.support.proxy import TcpProxy
 
 if TYPE_CHECKING:
     from fencing.embedded import ValkeyProcess

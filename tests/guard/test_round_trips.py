@@ -11,8 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.orm import Session
 
 from fencing import AsyncGuard, AsyncRedisLockService, Guard, RedisLockService
+from fencing.embedded.proxy import TcpProxy
 from tests.support.bank import Account, Bank
-from tests.support.proxy import TcpProxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

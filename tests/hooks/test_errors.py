@@ -20,9 +20,9 @@ from fencing import (
     StaleFenceError,
     UnfencedWriteError,
 )
+from fencing.embedded.proxy import TcpProxy
 from fencing.hooks.driver import driver_of
 from tests.support.bank import Account, Bank
-from tests.support.proxy import TcpProxy
 from tests.support.scripted import ScriptedLocks, expire
 
 if TYPE_CHECKING:

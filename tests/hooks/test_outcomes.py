@@ -19,12 +19,12 @@ from fencing import (
     LeaseExpiredError,
     StaleFenceError,
 )
+from fencing.embedded.proxy import TcpProxy
 from fencing.hooks.database import Database
 from fencing.hooks.driver import driver_of
 from fencing.schema.names import OUTCOME_OF
 from tests.support.bank import Account, Bank
 from tests.support.databases import plain_url
-from tests.support.proxy import TcpProxy
 from tests.support.scripted import AsyncScriptedLocks, ScriptedLocks, expire
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from fencing import (
     UnfencedWriteError,
     postgres,
 )
-from tests.support.proxy import TcpProxy
+from fencing.embedded.proxy import TcpProxy
 from tests.support.scripted import expire
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fencing import postgres
-from tests.support.proxy import TcpProxy
+from fencing.embedded.proxy import TcpProxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,9 +19,9 @@ from fencing import (
     postgres,
 )
 from fencing.core import message
+from fencing.embedded.proxy import TcpProxy
 from tests.support.databases import plain_url
 from tests.support.interrupting import interrupted_before_line
-from tests.support.proxy import TcpProxy
 from tests.support.scripted import expire
 from tests.support.sides import SyncSide
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fencing.embedded.proxy import TcpProxy
 from fencing.locks.etcd import AsyncEtcdLockService, EtcdLockService
 from tests.contract.facade import ThreadedLocks
-from tests.support.proxy import TcpProxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

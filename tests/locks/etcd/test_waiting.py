@@ -15,8 +15,8 @@ from tests.support.etcd import ask_etcd
 from tests.support.processes import ChildProcess
 
 if TYPE_CHECKING:
+    from fencing.embedded.proxy import TcpProxy
     from tests.support.child import Parent
-    from tests.support.proxy import TcpProxy
 
 
 def places_of(url: str, namespace: str, resource: str) -> int:

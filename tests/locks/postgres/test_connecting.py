@@ -13,8 +13,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from fencing import AsyncPostgresLockService, PostgresLockService
+from fencing.embedded.proxy import TcpProxy
 from tests.support.databases import plain_url
-from tests.support.proxy import TcpProxy
 
 if TYPE_CHECKING:
     from tests.support.bank import Bank

@@ -21,11 +21,11 @@ from fencing import (
     PostgresLockService,
 )
 from fencing.embedded import PostgresProcess
+from fencing.embedded.proxy import TcpProxy
 from fencing.migration import install
 from fencing.schema import ddl
 from fencing.schema.names import holder_name
 from tests.support.databases import plain_url
-from tests.support.proxy import TcpProxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,12 +20,12 @@ from fencing import (
     UnfencedWriteError,
     postgres,
 )
+from fencing.embedded.proxy import TcpProxy
 from fencing.postgres import PsycopgGuard
 from tests.support.bank import Account, Bank
 from tests.support.databases import DatabaseFactory, plain_url
 from tests.support.holders import zombie
 from tests.support.processes import ChildProcess
-from tests.support.proxy import TcpProxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

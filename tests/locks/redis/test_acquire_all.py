@@ -20,8 +20,8 @@ from tests.support.processes import ChildProcess
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fencing.embedded.proxy import TcpProxy
     from tests.support.child import Parent
-    from tests.support.proxy import TcpProxy
 
 LookUp = Any  # the fixture `lock_value`: from a resource to what Redis has under its lock
 

@@ -18,7 +18,7 @@ from tests.support.cluster import ValkeyCluster
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.support.proxy import TcpProxy
+    from fencing.embedded.proxy import TcpProxy
 
 NAMES = [
     "r",

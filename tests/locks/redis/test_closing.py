@@ -20,7 +20,7 @@ from tests.contract.facade import ThreadedLocks, in_thread
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.support.proxy import TcpProxy
+    from fencing.embedded.proxy import TcpProxy
 
 
 async def close(locks: Any) -> None:

@@ -15,12 +15,12 @@ import redis.asyncio.sentinel
 import redis.sentinel
 
 from fencing.clock import now
+from fencing.embedded.proxy import TcpProxy
 from fencing.errors import LockServiceError
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from fencing.locks.redis.stack import AsyncConnectionStack
 from tests.contract.facade import ThreadedLocks
 from tests.support.processes import ChildProcess
-from tests.support.proxy import TcpProxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

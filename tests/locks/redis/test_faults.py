@@ -19,8 +19,8 @@ from tests.support.processes import ChildProcess
 
 if TYPE_CHECKING:
     from fencing.embedded import ValkeyProcess
+    from fencing.embedded.proxy import TcpProxy
     from tests.support.child import Parent
-    from tests.support.proxy import TcpProxy
 
 LookUp = Any  # the fixture `lock_value`: from a resource to what Redis has under its lock
 

@@ -13,6 +13,7 @@ import redis.asyncio.sentinel
 import redis.sentinel
 
 from fencing.clock import now
+from fencing.embedded.proxy import TcpProxy
 from fencing.errors import LockNotAcquiredError, LockServiceError
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from fencing.locks.redis.clients import Sibling
@@ -20,7 +21,6 @@ from fencing.locks.redis.scripts import ACQUIRE, RAISE, RELEASE, RENEW, keys_of
 from fencing.request import MAX_TOKEN
 from fencing.service import Acquisition
 from tests.contract.facade import ThreadedLocks
-from tests.support.proxy import TcpProxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,8 +19,8 @@ from fencing.request import AcquireRequest
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator
 
+    from fencing.embedded.proxy import TcpProxy
     from fencing.lease import AsyncLease
-    from tests.support.proxy import TcpProxy
 
 PATIENCE = 20.0
 """How long a test waits for what is to happen much sooner, in seconds."""

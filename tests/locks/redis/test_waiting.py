@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from fencing.embedded import ValkeyProcess
-    from tests.support.proxy import TcpProxy
+    from fencing.embedded.proxy import TcpProxy
 
 MESSAGE = b"\r\nmessage\r\n"
 

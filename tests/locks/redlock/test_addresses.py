@@ -10,8 +10,8 @@ import pytest
 
 from fencing import LockServiceError, connect, connect_async
 from fencing.embedded import ValkeyProcess
+from fencing.embedded.proxy import TcpProxy
 from tests.contract.facade import ThreadedLocks
-from tests.support.proxy import TcpProxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

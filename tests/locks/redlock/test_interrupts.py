@@ -16,6 +16,7 @@ import redis
 
 from fencing import AsyncRedlockService, LeaseLostError, RedlockService
 from fencing.core import held
+from fencing.embedded.proxy import TcpProxy
 from fencing.keepalive import agenda, keepers, rules, tickers
 from fencing.lease import base as lease_base
 from fencing.lease import blocks, leases
@@ -27,7 +28,6 @@ from fencing.locks.redlock import acquiring, asking, performing, service, steps,
 from tests.contract.redlocks import url_of
 from tests.support.interrupting import interrupted_before_line
 from tests.support.processes import ChildProcess
-from tests.support.proxy import TcpProxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,8 +11,8 @@ import pytest
 from fencing import LeaseLostError
 from fencing.clock import now
 from fencing.embedded import ValkeyProcess
+from fencing.embedded.proxy import TcpProxy
 from tests.contract.redlocks import service
-from tests.support.proxy import TcpProxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

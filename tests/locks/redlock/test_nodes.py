@@ -10,9 +10,9 @@ import pytest
 import redis
 
 from fencing import LeaseLostError, LockNotAcquiredError, LockServiceError
+from fencing.embedded.proxy import TcpProxy
 from fencing.locks.redis.scripts import keys_of
 from tests.contract.redlocks import service
-from tests.support.proxy import TcpProxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

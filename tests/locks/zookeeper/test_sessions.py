@@ -11,7 +11,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from fencing import AsyncZooKeeperLockService, LockServiceError, ZooKeeperLockService
-from tests.support.proxy import TcpProxy
+from fencing.embedded.proxy import TcpProxy
 
 if TYPE_CHECKING:
     from tests.support.zookeeper import ZooKeeperProcess

@@ -15,7 +15,7 @@ from fencing import (
     ZooKeeperLockService,
 )
 from fencing.clock import now
-from tests.support.proxy import TcpProxy
+from fencing.embedded.proxy import TcpProxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

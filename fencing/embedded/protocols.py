@@ -50,6 +50,8 @@ class ZooKeeperRequests:
     """Requests: the number of what is asked; neither the greeting nor pings."""
 
     PING = -2
+    SIZE_BYTES = 4
+    BARE_ANSWER = 20  # bytes: the size, and a header without a body
 
     def __init__(self) -> None:
         self._buffer = b""
@@ -58,7 +60,7 @@ class ZooKeeperRequests:
     def feed(self, data: bytes) -> Iterator[Request]:
         """Yield the requests that are complete now."""
         self._buffer += data
-        while len(self._buffer) >= 4:
+        while len(self._buffer) >= self.SIZE_BYTES:
             (size,) = struct.unpack_from("!I", self._buffer)
             if len(self._buffer) < 4 + size:
                 return
@@ -72,7 +74,8 @@ class ZooKeeperRequests:
     @classmethod
     def is_heartbeat(cls, answer: bytes) -> bool:
         """Whether what a server says is an answer to a ping, and nothing else."""
-        return len(answer) == 20 and struct.unpack_from("!i", answer, 4) == (cls.PING,)
+        bare = len(answer) == cls.BARE_ANSWER
+        return bare and struct.unpack_from("!i", answer, cls.SIZE_BYTES) == (cls.PING,)
 
 
 class PostgresRequests:

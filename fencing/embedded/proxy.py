@@ -19,7 +19,7 @@ import threading
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from tests.support.protocols import (
+from fencing.embedded.protocols import (
     HttpRequests,
     PostgresRequests,
     RedisRequests,
@@ -273,8 +273,8 @@ class TcpProxy:
             await link.to_server.drain()
 
     async def _end_withholding(self, *, passed_on: bool) -> None:
-        assert self._passed_on is not None
-        if not self._passed_on.done():  # the server may have ended the connection meanwhile
+        # The server may have ended the connection meanwhile.
+        if self._passed_on is not None and not self._passed_on.done():
             self._passed_on.set_result(passed_on)
 
     async def _answer(self, link: Link) -> None:
