@@ -7,10 +7,9 @@ Servers are found in this order:
 2. ``pytest --services=docker``: testcontainers, with the images that
    ``FENCING_TEST_POSTGRES_IMAGE`` and ``FENCING_TEST_REDIS_IMAGE`` name.
 3. The embedded servers; ``--postgres-bin=/usr/lib/postgresql/15/bin`` takes PostgreSQL from
-   there. An etcd, which no wheel brings, is the one on the PATH or that ``FENCING_TEST_ETCD``
-   names; ``FENCING_TEST_ETCD_URL`` and ``FENCING_TEST_ETCD_IMAGE`` are as for the others.
-
-ZooKeeper is Debian's package, if that is installed.
+   there. etcd, ZooKeeper and PgBouncer, which no wheel brings, are Debian's packages; a test that
+   needs one is skipped where it is not installed, except in CI, where it fails.
+   ``FENCING_TEST_ETCD_URL`` and ``FENCING_TEST_ETCD_IMAGE`` are as for the others.
 
 Fixtures of the session: ``redis_url``, ``database_url``, ``etcd_url``, ``zookeeper_url``. Of each
 test: ``database`` and ``fenced_database`` (addresses of fresh databases), ``redis_namespace``,
@@ -20,6 +19,8 @@ test: ``database`` and ``fenced_database`` (addresses of fresh databases), ``red
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import uuid
 from typing import TYPE_CHECKING
@@ -28,12 +29,13 @@ import pytest
 import redis
 
 from fencing.embedded import ValkeyProcess
+from fencing.embedded.etcd import EtcdProcess
+from fencing.embedded.places import MissingProgramError
 from tests.support.databases import DatabaseFactory
-from tests.support.etcd import EtcdProcess
 from tests.support.services import Services
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
 
 # A shell ignores it in what it runs in the background, and so would all that tests start.
@@ -53,6 +55,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="DIR",
         help="programs of the embedded PostgreSQL (default: the wheel's)",
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None, object, object]:
+    """Skip a test whose fixtures need a program that is not installed."""
+    with skipping():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """Skip a test that needs a program that is not installed."""
+    with skipping():
+        return (yield)
+
+
+@contextlib.contextmanager
+def skipping() -> Iterator[None]:
+    try:
+        yield
+    except MissingProgramError as error:
+        if os.environ.get("CI") == "true":  # where all are installed
+            raise
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

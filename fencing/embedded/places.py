@@ -6,14 +6,17 @@ import contextlib
 import importlib.util
 import os
 import random
+import shutil
 import socket
 import tempfile
 from pathlib import Path
 
 __all__ = [
     "EmbeddedServerError",
+    "MissingProgramError",
     "MissingServerError",
     "base_directory",
+    "find_program",
     "free_port",
     "wheel_file",
 ]
@@ -41,6 +44,20 @@ class MissingServerError(EmbeddedServerError, ImportError):
         )
 
 
+class MissingProgramError(MissingServerError):
+    """The system's package that brings a server or a tool is not installed: ``apt-get install``.
+
+    Attributes:
+        package: The name of Debian's package.
+    """
+
+    def __init__(self, name: str, package: str) -> None:
+        EmbeddedServerError.__init__(
+            self, f"{name} is not installed; no wheel brings it: apt-get install {package}"
+        )
+        self.package = package
+
+
 def wheel_file(wheel: str, package: str, pattern: str) -> Path:
     """Find a file of an installed wheel without importing it.
 
@@ -63,6 +80,27 @@ def wheel_file(wheel: str, package: str, pattern: str) -> Path:
         for path in Path(folder).glob(pattern):
             return path
     raise MissingServerError(wheel)
+
+
+def find_program(name: str, package: str) -> str:
+    """Find a program of the system's.
+
+    Args:
+        name: What it is called.
+        package: Debian's package that brings it, for the message.
+
+    Returns:
+        Its path.
+
+    Raises:
+        MissingProgramError: If it is not installed.
+    """
+    # Debian installs some servers where only root looks.
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin"])
+    found = shutil.which(name, path=path)
+    if found is None:
+        raise MissingProgramError(name, package)
+    return found
 
 
 def free_port() -> int:

@@ -27,12 +27,12 @@ from sqlalchemy import create_engine
 from fencing import Guard, connect
 from fencing.clock import now
 from fencing.embedded import PostgresProcess, ValkeyProcess
+from fencing.embedded.etcd import EtcdProcess
 from fencing.embedded.proxy import TcpProxy
+from fencing.embedded.zookeeper import ZooKeeperProcess
 from fencing.migration import install
 from tests.benchmarks.locks import in_turn
-from tests.support.etcd import EtcdProcess
 from tests.support.processes import ChildProcess
-from tests.support.zookeeper import ZooKeeperProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ import redis
 import redis.asyncio
 
 from fencing.compat.redis import AsyncFencedLock, FencedLock
-from tests.support.cluster import ValkeyCluster
+from fencing.embedded.cluster import ValkeyCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 import fencing
 from fencing import AsyncRedisLockService, LockServiceError, RedisLockService
 from fencing.cli.main import main
+from fencing.embedded.cluster import ValkeyCluster
+from fencing.embedded.sentinel import SERVICE, Watched
 from fencing.locks.redis.addresses import async_client_at, client_at
-from tests.support.cluster import ValkeyCluster
-from tests.support.sentinel import SERVICE, Watched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fencing.embedded.etcd import ask_etcd
 from fencing.embedded.proxy import TcpProxy
 from fencing.locks.etcd import AsyncEtcdLockService, EtcdLockService
 from fencing.locks.etcd.keys import Keys
 from tests.contract.facade import ThreadedLocks
 from tests.contract.faults import FaultContract
 from tests.contract.suite import BadInputContract, LockServiceContract
-from tests.support.etcd import ask_etcd
 
 if TYPE_CHECKING:
     import threading

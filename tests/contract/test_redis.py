@@ -12,13 +12,13 @@ import redis.asyncio
 import redis.asyncio.sentinel
 import redis.sentinel
 
+from fencing.embedded.cluster import ValkeyCluster
 from fencing.embedded.proxy import TcpProxy
+from fencing.embedded.sentinel import SERVICE, Watched
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from fencing.locks.redis.scripts import keys_of
 from tests.contract.facade import ThreadedLocks
 from tests.contract.suite import BadInputContract, LockServiceContract
-from tests.support.cluster import ValkeyCluster
-from tests.support.sentinel import SERVICE, Watched
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

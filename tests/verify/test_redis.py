@@ -12,13 +12,13 @@ from click.testing import CliRunner
 
 from fencing.cli.main import main
 from fencing.embedded import ValkeyProcess
+from fencing.embedded.cluster import ValkeyCluster
 from fencing.errors import LockServiceError
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from fencing.locks.redis.permissions import BY_SCRIPTS, TO_WAKE, acl_rules
 from fencing.locks.redis.server import Facts
 from fencing.locks.redis.verifying import judged
 from tests.contract.facade import in_thread
-from tests.support.cluster import ValkeyCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

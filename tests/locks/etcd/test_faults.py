@@ -22,7 +22,7 @@ from fencing import (
     LeaseLostError,
     LockServiceError,
 )
-from tests.support.etcd import EtcdProcess, ask_etcd
+from fencing.embedded.etcd import EtcdProcess, ask_etcd
 from tests.support.processes import ChildProcess
 
 if TYPE_CHECKING:

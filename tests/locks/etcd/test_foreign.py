@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fencing import AsyncEtcdLockService, EtcdLockService, LockServiceError
+from fencing.embedded.etcd import ask_etcd
 from fencing.locks.etcd.keys import Keys
-from tests.support.etcd import ask_etcd
 
 HOLDER = "ab" * 16
 

@@ -16,7 +16,7 @@ from tests.support.banking import *  # noqa: F403 - pytest collects fixtures by 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.support.etcd import EtcdProcess
+    from fencing.embedded.etcd import EtcdProcess
 
 RESOURCE = "account:1"
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fencing import AsyncEtcdLockService, LockNotAcquiredError
+from fencing.embedded.etcd import ask_etcd
 from fencing.locks.etcd.keys import Keys
-from tests.support.etcd import ask_etcd
 from tests.support.processes import ChildProcess
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import psycopg
 import pytest
 
 from fencing import AsyncPostgresLockService, LockNotAcquiredError, PostgresLockService
+from fencing.embedded.pgbouncer import PgBouncer
 from fencing.locks.postgres.acquiring import QUEUE_SECONDS
 from tests.support.databases import plain_url
-from tests.support.pgbouncer import PgBouncer
 from tests.support.processes import ChildProcess
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import pytest
 import redis
 import redis.asyncio
 
+from fencing.embedded.cluster import ValkeyCluster
 from fencing.errors import LeaseLostError, LockNotAcquiredError, LockServiceError
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from fencing.locks.redis.scripts import keys_of
-from tests.support.cluster import ValkeyCluster
 from tests.support.processes import ChildProcess
 
 if TYPE_CHECKING:

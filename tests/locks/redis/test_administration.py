@@ -10,10 +10,10 @@ import pytest
 import redis
 import redis.asyncio
 
+from fencing.embedded.cluster import ValkeyCluster
 from fencing.errors import LockServiceError
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from fencing.locks.redis.scripts import keys_of, pattern_of, resource_of_key
-from tests.support.cluster import ValkeyCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

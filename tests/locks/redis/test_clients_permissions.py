@@ -14,6 +14,7 @@ import redis
 import redis.asyncio
 
 from fencing.embedded import ValkeyProcess
+from fencing.embedded.cluster import ValkeyCluster
 from fencing.errors import LockServiceError
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from fencing.locks.redis.permissions import (
@@ -25,7 +26,6 @@ from fencing.locks.redis.permissions import (
     acl_rules,
 )
 from tests.contract.facade import ThreadedLocks
-from tests.support.cluster import ValkeyCluster
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

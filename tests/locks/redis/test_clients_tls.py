@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fencing.embedded.cluster import ValkeyCluster
 from fencing.embedded.proxy import TcpProxy
 from fencing.errors import LockServiceError
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from tests.contract.facade import ThreadedLocks, in_thread
-from tests.support.cluster import ValkeyCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

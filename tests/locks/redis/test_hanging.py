@@ -14,10 +14,11 @@ import redis.asyncio
 from redis.crc import key_slot
 
 from fencing.clock import now
+from fencing.embedded.asking import until
+from fencing.embedded.cluster import SLOTS, ValkeyCluster
 from fencing.errors import LeaseExpiredError, LockServiceError
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from tests.contract.facade import ThreadedLocks
-from tests.support.cluster import SLOTS, ValkeyCluster, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

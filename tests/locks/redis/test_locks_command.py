@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from fencing import LeaseLostError, RedisLockService
 from fencing.cli.main import main
+from fencing.embedded.cluster import ValkeyCluster
 from fencing.locks.redis.scripts import keys_of
-from tests.support.cluster import ValkeyCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

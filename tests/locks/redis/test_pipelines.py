@@ -10,11 +10,11 @@ import redis
 import redis.asyncio
 
 from fencing.clock import now
+from fencing.embedded.cluster import ValkeyCluster
 from fencing.embedded.proxy import TcpProxy
 from fencing.locks.redis.clients import AsyncSibling, Sibling
 from fencing.locks.redis.scripts import ACQUIRE, RELEASE, RENEW, keys_of
 from fencing.locks.redis.wire import CHUNK_REQUESTS, packed
-from tests.support.cluster import ValkeyCluster
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -14,13 +14,13 @@ import redis
 import redis.asyncio
 
 from fencing.embedded import ValkeyProcess
+from fencing.embedded.cluster import SLOTS
 from fencing.embedded.places import free_port
 from fencing.embedded.proxy import TcpProxy
 from fencing.errors import LockServiceError
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from fencing.locks.redis.scripts import keys_of
 from tests.contract.facade import ThreadedLocks, in_thread
-from tests.support.cluster import SLOTS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -13,11 +13,12 @@ import redis
 import redis.asyncio
 from redis.crc import key_slot
 
+from fencing.embedded.asking import until
+from fencing.embedded.cluster import SLOTS, ValkeyCluster
 from fencing.errors import LockServiceError
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService, waiting
 from fencing.locks.redis.scripts import keys_of
 from tests.contract.facade import ThreadedLocks
-from tests.support.cluster import SLOTS, ValkeyCluster, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

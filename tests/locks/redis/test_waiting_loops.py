@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis.asyncio
 
+from fencing.embedded.cluster import ValkeyCluster
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from fencing.locks.redis.scripts import keys_of
-from tests.support.cluster import ValkeyCluster
 from tests.support.processes import ChildProcess
 
 if TYPE_CHECKING:

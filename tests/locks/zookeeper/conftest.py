@@ -8,8 +8,8 @@ import pytest
 from kazoo.client import KazooClient
 
 from fencing import AsyncZooKeeperLockService, ZooKeeperLockService
+from fencing.embedded.zookeeper import ZooKeeperProcess
 from fencing.locks.zookeeper.names import Space
-from tests.support.zookeeper import ZooKeeperProcess
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

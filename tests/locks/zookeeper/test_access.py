@@ -12,7 +12,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
 from fencing import LockServiceError, ZooKeeperLockService
-from tests.support.zookeeper import ZooKeeperProcess, free_ports
+from fencing.embedded.places import free_port
+from fencing.embedded.zookeeper import ZooKeeperProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +72,7 @@ def test_a_chroot_that_is_not_there_is_named(zookeeper_url: str, zookeeper_names
 def test_nobody_there_is_told_in_time_and_once(
     patience: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    one, other = free_ports(2)
+    one, other = free_port(), free_port()
     with ZooKeeperLockService(f"127.0.0.1:{one},127.0.0.1:{other}") as locks:
         began = time.monotonic()
         with pytest.raises(LockServiceError, match="cannot be reached"):
@@ -83,7 +84,7 @@ def test_nobody_there_is_told_in_time_and_once(
 def test_a_server_behind_one_that_is_not_there_is_found(
     zookeeper_url: str, zookeeper_namespace: str
 ) -> None:
-    [nobody] = free_ports(1)
+    nobody = free_port()
     port = urlsplit(zookeeper_url).port
     with ZooKeeperLockService(
         f"127.0.0.1:{nobody},127.0.0.1:{port}", namespace=zookeeper_namespace

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from fencing import LockServiceError, ZooKeeperLockService
-from tests.support.zookeeper import Ensemble
+from fencing.embedded.zookeeper import Ensemble
 
 
 @pytest.mark.slow

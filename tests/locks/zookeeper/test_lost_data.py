@@ -15,7 +15,7 @@ from tests.support.bank import Account, Bank, resource_of_account
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.support.zookeeper import ZooKeeperProcess
+    from fencing.embedded.zookeeper import ZooKeeperProcess
 
 
 @pytest.fixture
@@ -27,9 +27,8 @@ def bank(fenced_database: str) -> Iterator[Bank]:
 
 def lose_everything(server: ZooKeeperProcess) -> None:
     server.kill()
-    server.wipe()
+    server.forget()
     server.start()
-    server.until_ready()
 
 
 def once_it_is_reached(work: Any) -> Any:

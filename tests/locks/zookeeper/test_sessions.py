@@ -14,7 +14,7 @@ from fencing import AsyncZooKeeperLockService, LockServiceError, ZooKeeperLockSe
 from fencing.embedded.proxy import TcpProxy
 
 if TYPE_CHECKING:
-    from tests.support.zookeeper import ZooKeeperProcess
+    from fencing.embedded.zookeeper import ZooKeeperProcess
 
 SECONDS = 20
 
@@ -133,7 +133,6 @@ def test_a_server_that_restarts_has_forgotten_nothing(
     def restart() -> None:
         own_zookeeper.kill()
         own_zookeeper.start()
-        own_zookeeper.until_ready()
 
     if kind == "async":
         asyncio.run(in_asyncio())

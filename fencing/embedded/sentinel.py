@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 
-from fencing.embedded import ValkeyProcess
-from tests.support.cluster import until
+from fencing.embedded.asking import ask, until
+from fencing.embedded.valkey import ValkeyProcess
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["SERVICE", "Watched"]
 
 SERVICE = "main"
+SENTINELS = 3
 DOWN_AFTER = 500
 """After how long a server counts as down, in milliseconds."""
 
@@ -89,10 +90,9 @@ class Watched:
         hosts = ",".join(f"{host}:{port}" for host, port in self.addresses)
         return f"redis+sentinel://{hosts}/{SERVICE}"
 
-    def ask(self, server: ValkeyProcess, *words: str | int) -> Any:
+    def ask(self, server: ValkeyProcess, *words: str | int) -> Any:  # noqa: ANN401 - as it answers
         """Run a command on one server or Sentinel."""
-        with redis.Redis.from_url(server.url, socket_timeout=10) as client:
-            return client.execute_command(*words)
+        return ask(server, *words)
 
     @property
     def primary(self) -> ValkeyProcess:
@@ -120,7 +120,9 @@ class Watched:
 
         def known(sentinel: ValkeyProcess) -> bool:
             facts = self.ask(sentinel, "SENTINEL MASTER", SERVICE)
-            return bool(facts["num-slaves"] >= count and facts["num-other-sentinels"] == 2)
+            return bool(
+                facts["num-slaves"] >= count and facts["num-other-sentinels"] == SENTINELS - 1
+            )
 
         def linked() -> bool:
             info = self.ask(primary, "INFO", "replication")
@@ -139,7 +141,7 @@ class Watched:
                 server.await_ready()
             for replica in self.servers[1:]:
                 self.ask(replica, "REPLICAOF", "127.0.0.1", self.servers[0].port)
-            self.sentinels = [SentinelProcess(self.servers[0]) for _ in range(3)]
+            self.sentinels = [SentinelProcess(self.servers[0]) for _ in range(SENTINELS)]
             for sentinel in self.sentinels:
                 stack.callback(sentinel.close)
                 sentinel.launch()

@@ -1,60 +1,54 @@
-"""An etcd of the tests' own, on this machine; it ends with the process that started it."""
+"""An etcd, of which the system has the program; it ends with the process that started it."""
 
 from __future__ import annotations
 
 import functools
 import json
-import os
 import shutil
 import signal
 import subprocess
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
-from fencing.embedded.places import free_port
+from fencing.embedded.places import find_program, free_port
 from fencing.embedded.process import ServerProcess, Signals
 from fencing.embedded.server import LocalServer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["EtcdProcess", "ask_etcd", "etcd_program", "needs_etcd"]
-
-MISSING = (
-    "etcd is not installed: apt-get install etcd-server, or put another one on the PATH, or name "
-    "it by FENCING_TEST_ETCD"
-)
-
-
-def etcd_program() -> str | None:
-    """The program to run, if there is one."""
-    return os.environ.get("FENCING_TEST_ETCD") or shutil.which("etcd")
-
-
-def needs_etcd() -> str:
-    """The program; the test is skipped where there is none."""
-    program = etcd_program()
-    if program is None:
-        pytest.skip(MISSING)
-    return program
+__all__ = ["EtcdProcess", "ask_etcd"]
 
 
 @functools.cache
-def _options_of(program: str) -> str:
-    done = subprocess.run([program, "--help"], capture_output=True, text=True, check=False)
+def _options_of(path: str) -> str:
+    done = subprocess.run([path, "--help"], capture_output=True, text=True, check=False)
     return done.stdout + done.stderr
 
 
-def ask_etcd(url: str, path: str, body: dict[str, Any] | None = None, token: str = "") -> Any:
-    """Ask an etcd for something, without the package that is tested."""
-    request = urllib.request.Request(
+def ask_etcd(  # an answer is whatever JSON says
+    url: str, path: str, body: dict[str, Any] | None = None, token: str = ""
+) -> Any:  # noqa: ANN401 - as above
+    """Ask an etcd for something, by its JSON gateway.
+
+    Args:
+        url: Its address, ``http://`` or ``https://``.
+        path: What to ask for, such as ``v3/kv/range``.
+        body: The question; without one it is a GET.
+        token: Of a user who has logged in.
+
+    Returns:
+        The answer.
+
+    Raises:
+        OSError: If it cannot be reached within 5 s, or refuses.
+    """
+    request = urllib.request.Request(  # noqa: S310 - the caller's own server
         f"{url}/{path}",
         None if body is None else json.dumps(body).encode(),
         {"Authorization": token} if token else {},
     )
-    with urllib.request.urlopen(request, timeout=5) as answer:
+    with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310 - as above
         return json.loads(answer.read())
 
 
@@ -64,12 +58,16 @@ class EtcdProcess(LocalServer):
     Args:
         *arguments: Further command-line arguments.
         scheme: ``http``, or ``https`` where the arguments say so.
+        program: The server to run; by default the ``etcd`` on the PATH.
+
+    Raises:
+        MissingProgramError: If it is not installed.
     """
 
     START_TIMEOUT = 30.0
 
-    def __init__(self, *arguments: str, scheme: str = "http") -> None:
-        self._program = needs_etcd()
+    def __init__(self, *arguments: str, scheme: str = "http", program: str | None = None) -> None:
+        self._program = program or find_program("etcd", "etcd-server")
         self._arguments = arguments
         self._scheme = scheme
         self._peer_port = free_port()

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import TYPE_CHECKING, Any
 
-import redis
 from redis.crc import key_slot
 
-from fencing.embedded import ValkeyProcess
+from fencing.embedded.asking import ask, until
 from fencing.embedded.places import free_port
+from fencing.embedded.valkey import ValkeyProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from types import TracebackType
     from typing import Self
 
-__all__ = ["ValkeyCluster", "until"]
+__all__ = ["SLOTS", "ValkeyCluster"]
 
 SLOTS = 16384
-WAIT_SECONDS = 30.0
 NODE_TIMEOUT = 1000
 """After how long a node counts as failed, in milliseconds."""
 
@@ -29,27 +27,10 @@ SETTINGS = (
     "--cluster-node-timeout", str(NODE_TIMEOUT),
     "--repl-diskless-sync-delay", "0",
     "--repl-ping-replica-period", "1",
-    # A replica that is behind may take over, which is what tests are about.
+    # A replica that is behind may take over: what locks in a cluster have to live with.
     "--cluster-replica-validity-factor", "0",
 )
 # fmt: on
-
-
-def until(happened: Callable[[], bool], what: str) -> None:
-    """Wait for something of which servers tell nobody.
-
-    Args:
-        happened: Looks whether it has.
-        what: What it is, for the message.
-
-    Raises:
-        TimeoutError: It has not, for 30 s.
-    """
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not happened():
-        if time.monotonic() > deadline:
-            raise TimeoutError(what)
-        time.sleep(0.02)
 
 
 class ValkeyCluster:
@@ -91,15 +72,14 @@ class ValkeyCluster:
         """Its address, for a lock service."""
         return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes[:2])
 
-    def ask(self, node: ValkeyProcess, *words: str | int) -> Any:
+    def ask(self, node: ValkeyProcess, *words: str | int) -> Any:  # noqa: ANN401 - as it answers
         """Run a command on one node.
 
         Args:
             node: Which.
             *words: The command, such as ``"CLUSTER FAILOVER"``, and its arguments.
         """
-        with redis.Redis.from_url(node.url, socket_timeout=10) as client:
-            return client.execute_command(*words)
+        return ask(node, *words)
 
     def name_of(self, node: ValkeyProcess) -> str:
         """What the cluster calls a node."""
