@@ -12,6 +12,7 @@ __all__ = [
     "Believed",
     "Fault",
     "Final",
+    "Harm",
     "History",
     "Outcome",
     "Read",
@@ -129,6 +130,9 @@ class Acquisition:
         blocked_by: PostgreSQL's processes that were in the way, as the error says.
         patience: The longest wait that was asked for, in seconds.
         ttl: Length of the leases, in seconds.
+        admission_began_at: When the lock service had granted them and their admission began, as far
+            as that was seen; in seconds of :func:`fencing.clock.now`.
+        evicts: Whether it may end the sessions in its way.
     """
 
     name: str
@@ -142,6 +146,8 @@ class Acquisition:
     blocked_by: tuple[int, ...] = ()
     patience: float = 0.0
     ttl: float = 0.0
+    admission_began_at: float | None = None
+    evicts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +187,7 @@ class Transaction:
         current_token: The mark that a stale transaction was told of.
         resolved: What a transaction whose outcome was unknown was found to have become, if it was
             asked: ``"committed"``, ``"rolled back"`` or ``"unknown"``.
+        changes: The rows it changes if it gets so far, each once; empty: those that it reads.
     """
 
     name: str
@@ -198,6 +205,20 @@ class Transaction:
     message: str = ""
     current_token: int | None = None
     resolved: str | None = None
+    changes: tuple[str, ...] = ()
+
+
+class Harm(enum.StrEnum):
+    """What a fault may do harm to: who may be excused by it."""
+
+    WORKER = "worker"
+    """Its target stands still, or ends."""
+    LOCK_SERVICE = "lock service"
+    """It is slow, unreachable, or has forgotten who holds what."""
+    DATABASE = "database"
+    """It is slow, or unreachable."""
+    SESSIONS = "sessions"
+    """Sessions of the database were ended, whoever's they were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +230,14 @@ class Fault:
         target: To whom.
         since: When it began, in seconds of :func:`fencing.clock.now`.
         until: When it ended; of a moment the same.
+        harms: What may go wrong by it, while it lasts and for a lease's length after.
     """
 
     kind: str
     target: str
     since: float
     until: float
+    harms: frozenset[Harm] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
