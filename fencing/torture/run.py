@@ -1,0 +1,180 @@
+"""A run: workers work, faults strike, and what has happened is read at the end."""
+
+from __future__ import annotations
+
+import signal
+import time
+from random import Random
+from typing import TYPE_CHECKING
+
+from fencing.clock import now
+from fencing.torture.faults import available
+from fencing.torture.history import Fault
+from fencing.torture.loading import load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from fencing.torture.faults import FaultKind
+    from fencing.torture.history import History
+    from fencing.torture.processes import WorkerProcess
+    from fencing.torture.stage import Stage
+
+__all__ = ["RunError", "run"]
+
+_TICK = 0.01
+"""How often workers are looked at, in seconds."""
+_BETWEEN_FAULTS = 2.0
+"""Between two faults, in leases, on average."""
+_GRACE = 30.0
+"""How long a worker may take to end what it has begun, in seconds; then it is killed."""
+
+
+class RunError(RuntimeError):
+    """A run could not be made as it was meant; what was seen till then is of no use."""
+
+
+class _Striking:
+    """One fault, while it lasts."""
+
+    def __init__(self, kind: FaultKind, stage: Stage, chance: Random) -> None:
+        self.kind = kind
+        self.since = now()
+        self._steps: Generator[float, None, None] = kind.strike(stage, chance)
+        self._next = 0.0
+
+    def go_on(self) -> bool:
+        """Take its next step, if it is due; whether it is over."""
+        if now() < self._next:
+            return False
+        try:
+            self._next = now() + next(self._steps)
+        except StopIteration:
+            return True
+        return False
+
+    def end(self) -> None:
+        """Undo it now."""
+        self._steps.close()
+
+
+class _Conductor:
+    def __init__(self, stage: Stage, progress: Callable[[float], None]) -> None:
+        self._stage = stage
+        self._progress = progress
+        self._settings = stage.settings
+        self._chance = Random(f"faults {stage.settings.seed}")  # noqa: S311 - to be repeated
+        self._kinds = available(stage, stage.settings.faults)
+        self._striking: list[_Striking] = []
+        self._resume_at: dict[WorkerProcess, float] = {}
+        self._next_fault = now() + self._pause()
+        self.faults: list[Fault] = []
+
+    @property
+    def _dangerous(self) -> bool:
+        return bool(self._kinds)
+
+    def conduct(self) -> None:
+        """Let workers work until the time is up, and then end."""
+        for number in range(self._settings.workers):
+            self._stage.start_worker(number, dangerous=self._dangerous)
+        began = now()
+        try:
+            while (passed := now() - began) < self._settings.seconds:
+                self._progress(passed)
+                self._look_after_workers()
+                self._look_after_faults()
+                time.sleep(_TICK)
+        finally:
+            for fault in self._striking:
+                fault.end()
+                self._note(fault)
+            self._striking.clear()
+        self._dismiss()
+
+    def _look_after_workers(self, *, replace: bool = True) -> None:
+        for worker in list(self._stage.workers):
+            worker.look()
+            if worker.status is not None:
+                self._bury(worker, replace=replace)
+            elif worker.stopped:
+                self._wake(worker)
+
+    def _bury(self, worker: WorkerProcess, *, replace: bool) -> None:
+        if worker.status not in (0, -signal.SIGKILL, -signal.SIGTERM):  # the last: it had not begun
+            message = f"worker {worker.name} ended with status {worker.status}{worker.last_words()}"
+            raise RunError(message)
+        self._resume_at.pop(worker, None)
+        self._stage.forget(worker)
+        if worker.status == -signal.SIGKILL:
+            self.faults.append(Fault("worker died", worker.name, now(), now()))
+            if replace:
+                number = int(worker.name.removeprefix("w").partition(".")[0])
+                self._stage.start_worker(number, dangerous=self._dangerous)
+
+    def _wake(self, worker: WorkerProcess) -> None:
+        """A worker that has stopped itself goes on some time later."""
+        if worker not in self._resume_at:
+            pause = self._settings.ttl * self._chance.uniform(0.1, 4.0)
+            self._resume_at[worker] = now() + pause
+            self.faults.append(Fault("worker stopped", worker.name, now(), now() + pause))
+        elif now() >= self._resume_at[worker]:
+            del self._resume_at[worker]
+            worker.resume()
+
+    def _look_after_faults(self) -> None:
+        for fault in list(self._striking):
+            if fault.go_on():
+                self._striking.remove(fault)
+                self._note(fault)
+        if self._kinds and now() >= self._next_fault:
+            self._next_fault = now() + self._pause()
+            kind = self._chance.choices(self._kinds, [kind.weight for kind in self._kinds])[0]
+            if all(fault.kind is not kind for fault in self._striking):
+                self._striking.append(_Striking(kind, self._stage, self._chance))
+
+    def _note(self, fault: _Striking) -> None:
+        self.faults.append(Fault(fault.kind.name, "", fault.since, now()))
+
+    def _pause(self) -> float:
+        return self._settings.ttl * self._chance.expovariate(1 / _BETWEEN_FAULTS)
+
+    def _dismiss(self) -> None:
+        for worker in self._stage.workers:
+            worker.resume()
+            worker.dismiss()
+        deadline = now() + _GRACE
+        while self._stage.workers:
+            self._look_after_workers(replace=False)
+            if now() > deadline:
+                for worker in self._stage.workers:
+                    worker.kill()
+            time.sleep(_TICK)
+
+
+def run(stage: Stage, progress: Callable[[float], None] = lambda _: None) -> History:
+    """Let the workers of a stage work under its faults; what happened.
+
+    An interrupt ends the work early; what was done until then is read all the same.
+
+    Args:
+        stage: A stage that was entered.
+        progress: Called often, with the seconds that have passed.
+
+    Raises:
+        RunError: A worker failed in a way that is none of the faults.
+    """
+    conductor = _Conductor(stage, progress)
+    conductor.conduct()
+    struck = {fault.kind for fault in conductor.faults}
+    known = available(stage, stage.settings.faults)
+    return load(
+        stage.owner,
+        sorted(stage.records.glob("*.jsonl")),
+        conductor.faults,
+        guarded=stage.settings.guarded,
+        lock_service=stage.locks.name,
+        keeps_order=stage.locks.keeps_order
+        and not any(kind.breaks_order for kind in known if kind.name in struck),
+        loses_acknowledged=any(kind.loses_acknowledged for kind in known if kind.name in struck),
+    )

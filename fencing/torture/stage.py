@@ -1,0 +1,136 @@
+"""Where a run takes place: servers, files, workers."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Self
+
+from sqlalchemy import NullPool, create_engine, make_url
+
+from fencing.embedded import PostgresProcess
+from fencing.torture.paths import PATHS
+from fencing.torture.processes import MODULE, WorkerProcess
+from fencing.torture.settings import Plan
+from fencing.torture.tables import ROLE, create_tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from sqlalchemy import Engine
+
+    from fencing.torture.services.base import LockServers
+    from fencing.torture.settings import Settings
+
+__all__ = ["POSTGRES_SETTINGS", "Stage"]
+
+POSTGRES_SETTINGS: Mapping[str, str] = {
+    "log_min_messages": "fatal",
+    "restart_after_crash": "on",
+}
+
+_STOPS, _DEATHS = 0.004, 0.0005
+"""How likely a worker stops, or dies, at each point it comes to."""
+
+
+class Stage:
+    """The database, the servers of a lock service, and the workers; a context manager.
+
+    Args:
+        settings: The run's.
+        locks: The servers of the lock service, not started.
+        module: The workers' program.
+        prepare: Called with the owner's engine when the tables are there: changes the database.
+
+    Attributes:
+        postgres: The database's server.
+        owner: An engine of the database's owner, without a guard and without a pool.
+        role: Who the workers are in the database.
+        workers: Those that live, or have just died.
+        records: The folder of their files.
+    """
+
+    role = ROLE
+
+    def __init__(
+        self,
+        settings: Settings,
+        locks: LockServers,
+        *,
+        module: str = MODULE,
+        prepare: Callable[[Engine], None] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.locks = locks
+        self.workers: list[WorkerProcess] = []
+        self._module = module
+        self._prepare = prepare
+        self._incarnations: dict[int, int] = {}
+        self._resources = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as started:
+            directory = started.enter_context(
+                tempfile.TemporaryDirectory(prefix="fencing-torture-")
+            )
+            self.records = Path(directory)
+            self.postgres = started.enter_context(
+                PostgresProcess(POSTGRES_SETTINGS, in_memory=True)
+            )
+            self.owner = create_engine(self.postgres.url, poolclass=NullPool)
+            create_tables(self.owner, self.settings)
+            if self._prepare is not None:
+                self._prepare(self.owner)
+            started.enter_context(self.locks)
+            self.locks.start(self)
+            started.callback(self._end_workers)
+            self._resources = started.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._resources.close()
+
+    def start_worker(self, number: int, *, dangerous: bool = True, **changes: object) -> None:
+        """Start a worker, or the next one in the place of one that has ended.
+
+        Args:
+            number: Its place, from 0.
+            dangerous: Whether it stops and dies by itself now and then.
+            changes: Fields of its :class:`Plan` that are given.
+        """
+        incarnation = self._incarnations.get(number, -1) + 1
+        self._incarnations[number] = incarnation
+        name = f"w{number}.{incarnation}"
+        chance = Random(f"worker {self.settings.seed} {name}")  # noqa: S311 - to be repeated
+        facts: dict[str, object] = {
+            "worker": name,
+            "seed": chance.getrandbits(63),
+            "path": PATHS[(number + incarnation) % len(PATHS)],
+            "database_url": self.database_url(name),
+            "locks_url": self.locks.url(name),
+            "record": str(self.records / f"{name}.jsonl"),
+            "settings": self.settings,
+            "stops": _STOPS if dangerous else 0.0,
+            "deaths": _DEATHS if dangerous else 0.0,
+            **changes,
+        }
+        worker = WorkerProcess(Plan(**facts), module=self._module)  # type: ignore[arg-type]  # checked there
+        self.workers.append(worker)
+
+    def database_url(self, worker: str) -> str:  # noqa: ARG002 - the same for all
+        """Where a worker finds the database, as its role."""
+        url = make_url(self.postgres.url).set(drivername="postgresql", username=ROLE)
+        return url.render_as_string(hide_password=False)
+
+    def forget(self, worker: WorkerProcess) -> None:
+        """Close what is left of a worker that has ended."""
+        self.workers.remove(worker)
+        worker.close()
+
+    def _end_workers(self) -> None:
+        for worker in self.workers:
+            worker.close()
+        self.workers.clear()
+        self.owner.dispose()

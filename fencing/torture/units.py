@@ -1,0 +1,286 @@
+"""Units of work: leases, some transactions under them, and what is written down of it all."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fencing.errors import CommitOutcomeUnknownError, FencingError, FencingUsageError
+from fencing.torture import points
+from fencing.torture.driver import is_conflict
+from fencing.torture.history import Outcome
+from fencing.torture.settings import ISOLATION_LEVELS
+from fencing.torture.steps import Acquire, Leak, Release, Resolve, Transact, Trespass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+    from fencing.lease import BaseLease
+    from fencing.torture.points import Points
+    from fencing.torture.recording import Record
+    from fencing.torture.rows import Rows
+    from fencing.torture.settings import Plan
+    from fencing.torture.steps import Step
+
+__all__ = ["UNIT_KINDS", "Unit", "Worker"]
+
+UNIT_KINDS = ("add", "append", "transfer", "look", "stream", "unfenced", "leaked")
+_WEIGHTS = (45, 20, 20, 9, 1, 3, 2)
+_PATIENCE = 12.0
+"""How long a worker waits for a lease, in leases."""
+_MANY = 30
+"""Most transactions under one lease."""
+
+
+class UndoneError(Exception):
+    """The worker's own wish: what was written is rolled back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """Leases, and what is done under them.
+
+    Attributes:
+        kind: What each transaction does; see `UNIT_KINDS`.
+        targets: Numbers of the registers, sets or accounts.
+        transactions: How many there are.
+        keepalive: Whether the leases are renewed in the background.
+        isolation: Of each transaction; chosen anew for each by default.
+        undone: How likely a transaction is rolled back, from 0 to 1.
+        patience: Longest wait for the leases, in seconds.
+        ttl: Of the leases, in seconds.
+    """
+
+    kind: str
+    targets: tuple[int, ...]
+    transactions: int = 1
+    keepalive: bool = False
+    isolation: str | None = None
+    undone: float = 0.0
+    patience: float = 10.0
+    ttl: float = 0.5
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """What leases are needed on."""
+        noun = {"append": "set", "transfer": "account"}.get(self.kind, "register")
+        return tuple(f"{noun}:{number}" for number in self.targets)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What one transaction has come to."""
+
+    committing: bool = False
+    reads: list[tuple[str, str, int]] = field(default_factory=list)
+
+
+class Worker:
+    """Chooses units, and decides their steps.
+
+    Args:
+        plan: What it was told.
+        record: What it writes down.
+        points: The points it comes to.
+    """
+
+    def __init__(self, plan: Plan, record: Record, points: Points) -> None:
+        self.plan = plan
+        self.record = record
+        self.points = points
+        self._chance = random.Random(f"work {plan.seed}")  # noqa: S311 - to be repeated
+        self._number = 0
+        self.path = plan.path
+        self.committing = False
+        """Whether a COMMIT may be under way; for the point at which its answer is awaited."""
+
+    def choose(self) -> Unit:
+        """What to do next."""
+        chance, settings = self._chance, self.plan.settings
+        kind = chance.choices(UNIT_KINDS, _WEIGHTS)[0]
+        match kind:
+            case "append":
+                targets = [chance.randint(1, settings.sets)]
+            case "transfer":
+                targets = chance.sample(range(1, settings.accounts + 1), 2)
+            case _:
+                targets = [chance.randint(1, settings.registers)]
+        return Unit(
+            kind=kind,
+            targets=tuple(targets),
+            transactions=chance.choice((1, 1, 2, 5, chance.randint(1, _MANY))),
+            keepalive=chance.random() < 0.3,  # noqa: PLR2004 - some do, most do not
+            undone=0.05,
+            patience=settings.ttl * _PATIENCE,
+            ttl=settings.ttl,
+        )
+
+    def work(self, unit: Unit) -> Generator[Step, Any, None]:
+        """The steps of a unit; whoever performs them throws errors back in."""
+        self._number += 1
+        name = f"{self.plan.worker}:{self._number}"
+        if unit.kind == "unfenced":
+            yield from self._transact(unit, name, 1, (), Trespass)
+            return
+        leases: Sequence[BaseLease]
+        self.record(
+            "asked", acquisition=name, resources=unit.resources, patience=unit.patience,
+            ttl=unit.ttl,
+        )  # fmt: skip
+        self.points.reach(points.ASKING)
+        try:
+            leases = yield Acquire(unit.resources, unit.ttl, unit.patience, unit.keepalive)
+        except FencingUsageError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the checkers judge it
+            self.record("not granted", acquisition=name, **_said(error))
+            return
+        self.record("granted", acquisition=name, leases=_beliefs(leases))
+        self.points.reach(points.ADMITTED)
+        try:
+            for number in range(1, unit.transactions + 1):
+                step = Leak if unit.kind == "leaked" else Transact
+                outcome = yield from self._transact(unit, name, number, leases, step)
+                if outcome not in (Outcome.COMMITTED, Outcome.ROLLED_BACK, Outcome.CONFLICT):
+                    break
+            self.points.reach(points.DONE)
+        finally:
+            self.record("releasing", acquisition=name, leases=_beliefs(leases))
+            try:
+                yield Release()
+            except Exception as error:  # noqa: BLE001 - as above
+                self.record("release failed", acquisition=name, **_said(error))
+            else:
+                self.record("released", acquisition=name)
+
+    def _transact(
+        self,
+        unit: Unit,
+        acquisition: str,
+        number: int,
+        leases: Sequence[BaseLease],
+        step: type[Transact | Trespass | Leak],
+    ) -> Generator[Step, Any, Outcome]:
+        name = f"{acquisition}.{number}"
+        isolation = unit.isolation or self._chance.choice(ISOLATION_LEVELS)
+        seen = _Seen()
+        presented = {lease.resource: (lease.token, lease.holder) for lease in leases}
+        self.record(
+            "began", transaction=name, acquisition=acquisition if leases else None,
+            kind=unit.kind, path=self.path, isolation=isolation, leases=presented,
+        )  # fmt: skip
+        undo = self._chance.random() < unit.undone
+
+        def body(rows: Rows) -> None:
+            rows.say(name, presented)
+            _WORK[unit.kind](unit, rows, seen, self.points, self._chance)
+            self.points.reach(points.WRITTEN)
+            if undo:
+                raise UndoneError
+            seen.committing = self.committing = True
+
+        outcome = Outcome.COMMITTED
+        failure: Exception | None = None
+        try:
+            yield step(isolation, body)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the checkers judge it
+            outcome, failure = self._outcome_of(error, seen), error
+        self.committing = False
+        self.record(
+            "told", transaction=name, outcome=outcome, reads=seen.reads,
+            leases={lease.resource: (lease.token, lease.holder) for lease in leases},
+            **({} if failure is None else _said(failure)),
+        )  # fmt: skip
+        if isinstance(failure, CommitOutcomeUnknownError):
+            known = yield Resolve(failure)
+            self.record("resolved", transaction=name, outcome=known)
+        return outcome
+
+    def _outcome_of(self, error: Exception, seen: _Seen) -> Outcome:
+        if isinstance(error, UndoneError):
+            return Outcome.ROLLED_BACK
+        if isinstance(error, CommitOutcomeUnknownError):
+            return Outcome.UNKNOWN
+        if isinstance(error, FencingError):
+            return Outcome.REFUSED
+        if is_conflict(error):
+            return Outcome.CONFLICT
+        if seen.committing and not self.plan.settings.guarded:
+            return Outcome.UNKNOWN  # without a guard nobody tells
+        return Outcome.FAILED
+
+
+def _add(unit: Unit, rows: Rows, seen: _Seen, at: Points, chance: random.Random) -> None:
+    number, part = unit.targets[0], chance.randint(0, 1)
+    value = rows.register(number, part)
+    seen.reads.append((f"register:{number}", f"register:{number}/{part}", value))
+    at.reach(points.READ)
+    rows.set_register(number, part, value + 1)
+
+
+def _append(unit: Unit, rows: Rows, seen: _Seen, at: Points, _: random.Random) -> None:
+    (number,) = unit.targets
+    largest = rows.largest(number)
+    seen.reads.append((f"set:{number}", f"set:{number}", largest))
+    at.reach(points.READ)
+    rows.append(number, largest + 1)
+
+
+def _transfer(unit: Unit, rows: Rows, seen: _Seen, at: Points, chance: random.Random) -> None:
+    amount = chance.randint(1, 10)
+    found = [rows.account(number) for number in unit.targets]
+    for number, (_, version) in zip(unit.targets, found, strict=True):
+        seen.reads.append((f"account:{number}", f"account:{number}", version))
+    at.reach(points.READ)
+    for number, (balance, version), change in zip(
+        unit.targets, found, (-amount, amount), strict=True
+    ):
+        rows.set_account(number, balance + change, version + 1)
+
+
+def _look(unit: Unit, rows: Rows, seen: _Seen, at: Points, _: random.Random) -> None:
+    number = unit.targets[0]
+    for part in (0, 1):
+        value = rows.register(number, part)
+        seen.reads.append((f"register:{number}", f"register:{number}/{part}", value))
+    at.reach(points.READ)
+
+
+def _look_long(unit: Unit, rows: Rows, seen: _Seen, at: Points, chance: random.Random) -> None:
+    _look(unit, rows, seen, at, chance)
+    rows.read_much(partial(at.reach, points.MID_RESULT))
+
+
+_WORK: dict[str, Callable[[Unit, Rows, _Seen, Points, random.Random], None]] = {
+    "add": _add,
+    "append": _append,
+    "transfer": _transfer,
+    "look": _look,
+    "stream": _look_long,
+    "unfenced": _add,
+    "leaked": _add,
+}
+
+
+def _beliefs(leases: Sequence[BaseLease]) -> list[dict[str, Any]]:
+    """What leases say of themselves, by the clock of the records."""
+    return [
+        {
+            "resource": lease.resource,
+            "token": lease.token,
+            "holder": lease.holder,
+            "until": lease.trusted_until,
+        }
+        for lease in leases
+    ]
+
+
+def _said(error: Exception) -> dict[str, Any]:
+    return {
+        "error": type(error).__name__,
+        "message": str(error).partition("\n")[0],
+        "current_token": getattr(error, "current_token", None),
+        "blocked_by": list(getattr(error, "blocked_by", ())),
+    }
