@@ -1,0 +1,103 @@
+"""What may have been in the way: faults, and other holders."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from fencing.torture.history import Acquisition, Fault, Harm, History
+
+__all__ = ["Faults", "Rivals"]
+
+
+class Faults:
+    """A run's faults, asked whether one of them excuses something."""
+
+    def __init__(self, history: History) -> None:
+        self._faults = history.faults
+
+    def during(
+        self, since: float, until: float, *harms: Harm, after: float = 0.0
+    ) -> Iterator[Fault]:
+        """Faults that did one of these harms in this time, or until so many seconds before it."""
+        for fault in self._faults:
+            if (
+                fault.since <= until
+                and fault.until + after >= since
+                and not fault.harms.isdisjoint(harms)
+            ):
+                yield fault
+
+    def of_worker(self, worker: str, since: float, until: float) -> Iterator[Fault]:
+        """What was done to a worker, or to the process that it is, in this time."""
+        for fault in self._faults:
+            if (
+                fault.since <= until
+                and fault.until >= since
+                and (worker == fault.target or worker.startswith(f"{fault.target}."))
+            ):
+                yield fault
+
+
+class Rivals:
+    """Who else had, or may have had, the lock on a resource, and when."""
+
+    def __init__(self, acquisitions: Iterable[Acquisition], *, lingering: bool) -> None:
+        """Collect them.
+
+        Args:
+            acquisitions: Whose.
+            lingering: Whether a lease counts until the lock service has surely forgotten it, rather
+                than as long as its worker believed in it.
+        """
+        found: defaultdict[str, list[tuple[float, float, str]]] = defaultdict(list)
+        for acquisition in acquisitions:
+            for resource, since, until in _busy(acquisition, lingering=lingering):
+                found[resource].append((since, until, acquisition.name))
+        self._intervals = {resource: sorted(of_one) for resource, of_one in found.items()}
+        self._longest = {
+            resource: max(until - since for since, until, _name in of_one)
+            for resource, of_one in found.items()
+        }
+
+    def during(
+        self, acquisition: Acquisition, since: float, until: float
+    ) -> Iterator[tuple[float, float, str]]:
+        """Others' times, on any of an acquisition's resources: since, until, and whose."""
+        for resource in acquisition.resources:
+            intervals = self._intervals.get(resource, [])
+            oldest = since - self._longest.get(resource, 0.0)
+            for place in range(bisect_left(intervals, oldest, key=itemgetter(0)), len(intervals)):
+                interval = intervals[place]
+                if interval[0] > until:
+                    break
+                if interval[1] >= since and interval[2] != acquisition.name:
+                    yield interval
+
+
+def _busy(acquisition: Acquisition, *, lingering: bool) -> Iterator[tuple[str, float, float]]:
+    """When an acquisition had the lock on each resource, or may have had it."""
+    tail = acquisition.ttl if lingering else 0.0
+    if acquisition.leases:
+        for resource, lease in acquisition.leases.items():
+            began = acquisition.admission_began_at or acquisition.asked_at
+            yield resource, min(began, lease.since), lease.until + tail
+        return
+    # Not granted, it still had the lock if it was admitted in vain, or waited for another resource.
+    had_it = (
+        acquisition.answered_at is None
+        or acquisition.blocked_by
+        or acquisition.error != "LockNotAcquiredError"
+        or len(acquisition.resources) > 1
+    )
+    if had_it:
+        until = acquisition.answered_at
+        if until is None:
+            until = acquisition.asked_at + acquisition.patience
+        for resource in acquisition.resources:
+            yield resource, acquisition.asked_at, until + acquisition.ttl

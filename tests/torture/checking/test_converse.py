@@ -1,0 +1,320 @@
+"""Nothing is refused for nothing, something is done, and nobody waits for ever."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fencing.torture.checking import longest_wait
+from fencing.torture.history import Harm, Outcome
+from tests.support.broken import catches, find
+from tests.support.histories import REGISTER, TTL, World, two_leases
+
+WITNESS = "refusals have a witness"
+
+KILLED = {"outcome": Outcome.REFUSED, "error": "LeaseExpiredError"}
+
+
+def with_faults() -> World:
+    """Two leases in a run that has faults, though none that excuse anything."""
+    world = two_leases()
+    world.fault("worker stopped", "w7.1", Harm.WORKER)
+    return world
+
+
+# ------------------------------------------------------------------------- refusals
+
+
+@catches(WITNESS, "refused while its leases were trusted, in a run without faults")
+def test_a_trusted_lease_is_refused_without_faults():
+    world = two_leases()
+    world.add("w2.1:1", REGISTER, **KILLED)
+    return world.history()
+
+
+@catches(WITNESS, "refused while its leases were trusted, in a run without faults")
+def test_a_trusted_lease_is_overtaken_without_faults():
+    world = two_leases()
+    world.keep("w1.1:0", world.now + 1)
+    world.refuse("w1.1:0", REGISTER)
+    return world.history()
+
+
+@catches(WITNESS, "refused while its leases were trusted and nobody had overtaken it")
+def test_a_trusted_lease_is_refused_for_nothing():
+    world = with_faults()
+    world.add("w2.1:1", REGISTER, **KILLED)
+    return world.history()
+
+
+@catches(WITNESS, "refused while its leases were trusted and nobody had overtaken it")
+def test_who_overtook_it_asked_only_afterwards():
+    world = with_faults()
+    world.add("w2.1:1", REGISTER, **KILLED)
+    world.acquire("register:0")
+    return world.history()
+
+
+@catches(WITNESS, "refused while its leases were trusted and nobody had overtaken it")
+def test_a_fault_was_over_long_before():
+    world = two_leases()
+    world.fault("backend killed", "database", Harm.SESSIONS)
+    world.keep("w2.1:1", world.now + 10)
+    world.tick(2 * TTL)
+    world.add("w2.1:1", REGISTER, **KILLED)
+    return world.history()
+
+
+@catches(WITNESS, "refused by StaleFenceError, and nobody had overtaken it")
+def test_a_lease_is_called_stale_that_is_the_newest():
+    world = with_faults()
+    world.tick(TTL)
+    world.refuse("w2.1:1", REGISTER)
+    return world.history()
+
+
+@catches(WITNESS, "told of the mark 9, which was never admitted")
+def test_a_stale_lease_is_told_of_a_mark_that_never_was():
+    world = with_faults()
+    world.refuse("w1.1:0", REGISTER, current_token=9)
+    return world.history()
+
+
+@catches(WITNESS, "refused by UnfencedWriteError, and had an admitted lease")
+def test_an_admitted_lease_is_called_unfenced():
+    world = with_faults()
+    world.tick(TTL)
+    world.refuse("w2.1:1", REGISTER, error="UnfencedWriteError")
+    return world.history()
+
+
+@catches(WITNESS, "had no lease to lose")
+def test_a_look_without_a_lease_is_refused():
+    world = with_faults()
+    world.attempt("look", REGISTER)
+    return world.history()
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.UNKNOWN])
+def test_nothing_fails_without_faults(outcome):
+    world = two_leases()
+    world.add("w2.1:1", REGISTER, outcome=outcome)
+    (violation,) = find(WITNESS, world.history())
+    assert violation.message == f"it is {outcome}, in a run without faults"
+    world.fault("proxy", "database", Harm.DATABASE)
+    assert find(WITNESS, world.history()) == []
+
+
+def overtaken(world):
+    world.admit("register:0", 7, "")
+    world.refuse("w2.1:1", REGISTER)
+
+
+def pruned(world):
+    world.prune("register:0")
+    world.refuse("w2.1:1", "register:1/0", error="UnfencedWriteError", current_token=None)
+
+
+def trust_over(world):
+    world.tick(TTL)
+    world.add("w2.1:1", REGISTER, **KILLED)
+
+
+def trust_renewed_but_the_limit_not(world):
+    world.keep("w2.1:1", world.now + 10)
+    world.add("w2.1:1", REGISTER, began_at=world.now - TTL, **KILLED)
+
+
+def sessions_ended(world):
+    world.fault("backend killed", "database", Harm.SESSIONS)
+    world.add("w2.1:1", REGISTER, **KILLED)
+
+
+def lock_forgotten(world):
+    world.fault("FLUSHALL", "redis", Harm.LOCK_SERVICE)
+    world.add("w2.1:1", REGISTER, outcome=Outcome.REFUSED, error="LeaseLostError")
+
+
+def evicted(world):
+    world.deny("register:0", evicts=True, blocked_by=(1,))
+    world.tick(0.1)
+    world.add("w2.1:1", REGISTER, **KILLED)
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        overtaken,
+        pruned,
+        trust_over,
+        trust_renewed_but_the_limit_not,
+        sessions_ended,
+        lock_forgotten,
+        evicted,
+    ],
+)
+def test_a_refusal_has_a_witness(reason):
+    world = with_faults()
+    world.marks["register:1"] = (0, "")
+    reason(world)
+    assert find(WITNESS, world.history()) == []
+
+
+def test_what_overtook_it_may_be_lost_by_the_database():
+    world = with_faults()
+    world.fault("standby promoted", "database", Harm.DATABASE)
+    world.keep("w2.1:1", world.now + 10)
+    world.tick(5)
+    world.refuse("w2.1:1", REGISTER)
+    assert find(WITNESS, world.history()) != []
+    assert find(WITNESS, world.history(loses_acknowledged=True)) == []
+
+
+# ------------------------------------------------------------------------- acquisitions
+
+
+def denied(world: World, **fields) -> World:
+    """Somebody asks for a free lease in vain."""
+    world.tick(10)
+    world.deny("register:0", **{"asked_at": world.now - 8, "patience": 8.0, **fields})
+    # Nobody has it, though `deny` has seen to that.
+    for name, acquisition in world.acquisitions.items():
+        leases = {
+            resource: replace(lease, until=min(lease.until, lease.since + TTL))
+            for resource, lease in acquisition.leases.items()
+        }
+        world.acquisitions[name] = replace(acquisition, leases=leases)
+    return world
+
+
+@catches(WITNESS, "not granted, and nobody was in the way")
+def test_a_lease_is_denied_that_is_free():
+    return denied(two_leases()).history()
+
+
+@catches(WITNESS, "the lock service failed, and no fault of it is known")
+def test_the_lock_service_fails_without_a_fault():
+    world = two_leases()
+    world.deny("register:0", error="LockServiceError")
+    return world.history()
+
+
+@catches(WITNESS, "not granted, and nobody was in the way")
+def test_two_that_were_denied_do_not_excuse_each_other():
+    return denied(denied(two_leases())).history()
+
+
+def test_a_denial_has_a_witness():
+    world = two_leases()
+    world.deny("register:0")
+    assert find(WITNESS, world.history()) == []
+    world = denied(two_leases(), blocked_by=(4711,))
+    assert find(WITNESS, world.history()) == []
+    for harm in (Harm.LOCK_SERVICE, Harm.DATABASE):
+        world = denied(two_leases())
+        world.fault("killed", "server", harm)
+        assert find(WITNESS, world.history()) == []
+    world = denied(two_leases())
+    world.fault("worker stopped", "w9", Harm.WORKER)
+    assert find(WITNESS, world.history()) == []
+
+
+def test_who_is_admitted_in_vain_is_in_the_way_of_others():
+    world = denied(two_leases(), blocked_by=(4711,))
+    since = world.now - 4
+    name = world.deny("register:0")
+    world.acquisitions[name] = replace(world.acquisitions[name], asked_at=since)
+    assert find(WITNESS, world.history()) == []
+
+
+# ------------------------------------------------------------------------- successors
+
+
+@catches("successors proceed", "nobody was in the way for 8.00. s")
+def test_a_successor_waits_for_nobody():
+    return denied(two_leases()).history()
+
+
+def test_a_successor_is_granted_or_knows_why():
+    bound = 2 * TTL + 2
+    assert find("successors proceed", denied(two_leases(), blocked_by=(4711,)).history()) == []
+    short = denied(two_leases())
+    name = next(reversed(short.acquisitions))
+    short.acquisitions[name] = replace(short.acquisitions[name], asked_at=short.now - bound + 0.01)
+    assert find("successors proceed", short.history()) == []
+    excused = denied(two_leases())
+    excused.fault("killed", "redis", Harm.LOCK_SERVICE)
+    excused.faults[-1] = replace(excused.faults[-1], since=excused.now - 8)
+    assert find("successors proceed", excused.history()) == []
+    meanwhile = denied(two_leases())
+    lease = meanwhile.acquisitions["w2.1:1"].leases["register:0"]
+    meanwhile.keep("w2.1:1", meanwhile.now - 2)
+    assert lease.until < meanwhile.now - 8
+    assert find("successors proceed", meanwhile.history()) == []
+
+
+@catches("successors proceed", "admission took 2.999 s longer than the transactions that were open")
+def test_an_admission_waits_for_transactions_that_began_later():
+    world = two_leases()
+    began = world.now
+    world.add("w2.1:1", REGISTER)
+    until = world.now
+    world.tick(1)
+    world.add("w2.1:1", REGISTER)
+    world.now = until + 3
+    name = world.acquire("register:0")
+    world.acquisitions[name] = replace(
+        world.acquisitions[name], admission_began_at=began + 0.001, answered_at=until + 2.999
+    )
+    return world.history()
+
+
+def test_an_admission_waits_for_transactions_that_were_open():
+    world = two_leases()
+    began = world.now
+    open_then = world.add("w2.1:1", REGISTER)
+    world.transactions[-1] = replace(open_then, began_at=began - 0.001, ended_at=began + 2.5)
+    world.now = began + 3
+    name = world.acquire("register:0")
+    world.acquisitions[name] = replace(world.acquisitions[name], admission_began_at=began)
+    assert find("successors proceed", world.history()) == []
+
+
+def test_the_longest_wait_is_from_the_end_of_the_trust_before():
+    world = two_leases()
+    assert longest_wait(World().history()) is None
+    until = world.acquisitions["w2.1:1"].leases["register:0"].until
+    name = world.acquire("register:0")
+    world.acquisitions[name] = replace(
+        world.acquisitions[name], asked_at=until - 0.2, answered_at=until + 0.3
+    )
+    waited, who = longest_wait(world.history())
+    assert who == name
+    assert waited == pytest.approx(0.3)
+
+
+# ------------------------------------------------------------------------- work
+
+
+@catches("work was done", "nothing was accepted")
+def test_a_run_accepts_nothing():
+    world = World()
+    world.acquire("register:0")
+    return world.history()
+
+
+@pytest.mark.parametrize(
+    "sort", [{"kind": "append"}, {"path": "orm"}, {"isolation": "SERIALIZABLE"}]
+)
+def test_one_sort_of_transaction_is_never_committed(sort):
+    world = two_leases()
+    for _ in range(50):
+        tried = world.add("w2.1:1", REGISTER, outcome=Outcome.CONFLICT)
+        world.transactions[-1] = replace(tried, **sort)
+    (violation,) = find("work was done", world.history())
+    assert violation.message == "none of 50 transactions was committed"
+    assert violation.subject in sort.values()
+    done = world.add("w2.1:1", REGISTER)
+    world.transactions[-1] = replace(done, **sort)
+    assert find("work was done", world.history()) == []
