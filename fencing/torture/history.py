@@ -173,8 +173,8 @@ class Transaction:
         name: Acquisition and number, such as ``"w2.1:17.3"``.
         worker: The worker.
         acquisition: Under whose leases; ``None`` if it presented none.
-        kind: What it did: ``"add"``, ``"append"``, ``"transfer"``, ``"look"`` (reads only), or an
-            attempt that must be refused: ``"unfenced"``, ``"leaked"``.
+        kind: What it did: ``"add"``, ``"append"``, ``"transfer"``; ``"look"`` and ``"stream"`` only
+            read; ``"unfenced"`` and ``"leaked"`` are attempts that must be refused.
         path: The way to the database: ``"orm"``, ``"core"``, ``"psycopg"``, ``"async"`` ...
         isolation: ``"READ COMMITTED"`` ...
         began_at: When it began, in seconds of :func:`fencing.clock.now`.

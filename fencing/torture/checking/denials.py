@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["wrongly_denied"]
 
+_SERVERS = (Harm.LOCK_SERVICE, Harm.DATABASE, Harm.SESSIONS)
+
 
 def wrongly_denied(history: History) -> Iterator[tuple[Acquisition, str]]:
     """Acquisitions that were not granted without a reason, and what is wrong with each."""
@@ -23,9 +25,9 @@ def wrongly_denied(history: History) -> Iterator[tuple[Acquisition, str]]:
         if acquisition.leases or acquisition.answered_at is None or acquisition.blocked_by:
             continue
         since, until = acquisition.asked_at, acquisition.answered_at
-        if any(
-            faults.during(since, until, Harm.LOCK_SERVICE, Harm.DATABASE, after=acquisition.ttl)
-        ) or any(faults.of_worker(acquisition.worker, since, until)):
+        if any(faults.during(since, until, *_SERVERS, after=acquisition.ttl)) or any(
+            faults.of_worker(acquisition.worker, since, until)
+        ):
             continue
         if acquisition.error == "LockServiceError":
             wrong = "the lock service failed, and no fault of it is known"

@@ -7,10 +7,12 @@ from collections import defaultdict
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from fencing.torture.history import Harm
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from fencing.torture.history import Acquisition, Fault, Harm, History
+    from fencing.torture.history import Acquisition, Fault, History
 
 __all__ = ["Faults", "Rivals"]
 
@@ -34,12 +36,13 @@ class Faults:
                 yield fault
 
     def of_worker(self, worker: str, since: float, until: float) -> Iterator[Fault]:
-        """What was done to a worker, or to the process that it is, in this time."""
+        """What stopped or ended a worker in this time; without a target, it may have been any."""
         for fault in self._faults:
             if (
                 fault.since <= until
                 and fault.until >= since
-                and (worker == fault.target or worker.startswith(f"{fault.target}."))
+                and Harm.WORKER in fault.harms
+                and (fault.target in ("", worker) or worker.startswith(f"{fault.target}."))
             ):
                 yield fault
 

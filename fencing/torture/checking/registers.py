@@ -6,7 +6,12 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from fencing.torture.checking.linearizability import Model, NotLinearizable, Operation, linearize
-from fencing.torture.checking.views import acquisitions_by_name, by_transaction, external_reads
+from fencing.torture.checking.views import (
+    LOOKING,
+    acquisitions_by_name,
+    by_transaction,
+    external_reads,
+)
 from fencing.torture.checking.violation import Violation
 from fencing.torture.history import Outcome
 
@@ -41,8 +46,8 @@ def registers_are_linearizable(history: History) -> list[Violation]:
       lease keeps all other writers away in between;
     - an ``add`` of which nobody knows (unknown, or cut off), which may take effect at any time or
       never; if it was found to be committed, it must, and if rolled back, it must not;
-    - a ``look`` that was told it is committed while its leases were trusted. It is one plain read,
-      of what was committed at its snapshot, which was taken after the transaction began.
+    - a ``look`` or ``stream`` that was told it is committed while its leases were trusted. It is a
+      plain read, of what was committed at its snapshot, which was taken after it had begun.
 
     A transaction that read or wrote several registers is an operation on each: what is linearizable
     in each part is so as a whole. Left out is what was refused, failed or was rolled back, which
@@ -65,7 +70,7 @@ def registers_are_linearizable(history: History) -> list[Violation]:
             operations[row].append(
                 Operation(
                     transaction.name,
-                    (transaction.kind, read),
+                    ("add" if transaction.kind == "add" else "look", read),
                     transaction.began_at,
                     answered,
                     must,
@@ -96,7 +101,7 @@ def _fate(
 ) -> tuple[bool, float | None] | None:
     """Whether it must have taken effect, and by when; ``None`` if it is no operation."""
     outcome, told = transaction.outcome, transaction.ended_at
-    if transaction.kind == "look":
+    if transaction.kind in LOOKING:
         counts = outcome is Outcome.COMMITTED and _trusted(transaction, acquisitions)
         return (True, told) if counts else None
     if transaction.kind != "add":

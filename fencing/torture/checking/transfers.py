@@ -9,7 +9,7 @@ from fencing.torture.checking.views import by_transaction, transactions_by_name
 from fencing.torture.checking.violation import Violation
 
 if TYPE_CHECKING:
-    from fencing.torture.history import History
+    from fencing.torture.history import History, Write
 
 __all__ = ["all_or_none"]
 
@@ -48,18 +48,17 @@ def _transfers(history: History) -> list[Violation]:
 
 
 def _amounts(history: History) -> list[Violation]:
-    amounts: defaultdict[int, int] = defaultdict(int)
+    by_xid: defaultdict[int, list[Write]] = defaultdict(list)
     for write in history.writes:
-        amounts[write.xid] += write.amount
-    return [
-        _violation(
-            f"xid {xid}",
-            f"it added {amount} to all accounts together",
-            *(write for write in history.writes if write.xid == xid),
-        )
-        for xid, amount in amounts.items()
-        if amount
-    ]
+        if write.amount:
+            by_xid[write.xid].append(write)
+    violations = []
+    for xid, writes in by_xid.items():
+        amount = sum(write.amount for write in writes)
+        if amount:
+            message = f"it added {amount} to all accounts together"
+            violations.append(_violation(f"xid {xid}", message, *writes))
+    return violations
 
 
 def _balances(history: History) -> list[Violation]:

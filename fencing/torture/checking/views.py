@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "LOOKING",
     "REFUSABLE",
     "WRITING",
     "acquisitions_by_name",
@@ -36,6 +37,9 @@ __all__ = [
 
 WRITING = frozenset({"add", "append", "transfer"})
 """Kinds of transactions that change rows when they are committed."""
+
+LOOKING = frozenset({"look", "stream"})
+"""Kinds of transactions that only read."""
 
 REFUSABLE = frozenset({"unfenced", "leaked"})
 """Kinds of attempts that must be refused."""
@@ -101,7 +105,7 @@ def external_reads(transaction: Transaction) -> Sequence[Read]:
     One that only looks has no work of its own. Any other may read again what it has just written;
     of each row only the first read is certain to be of others.
     """
-    if transaction.kind == "look":
+    if transaction.kind in LOOKING:
         return transaction.reads
     first: Mapping[str, Read] = {read.row: read for read in reversed(transaction.reads)}
     return tuple(first.values())
