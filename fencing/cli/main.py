@@ -32,6 +32,7 @@ COMMANDS = {
     "prune": Entry("fencing.cli.prune", "prune", "Forget fences that nobody has used for long."),
     "raise": Entry("fencing.cli.raise_fence", "raise_fence", "Set a fence forward by hand."),
     "sql": Entry("fencing.cli.schema", "sql", "Print the DDL of schema fencing."),
+    "torture": Entry("fencing.cli.torture", "torture", "Let everything go wrong, and check."),
     "verify": Entry("fencing.cli.verify", "verify", "Say what is missing from guards, or weak."),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence  # noqa: TC003 - dataclasses' annotations
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 __all__ = [
     "Acquisition",
@@ -275,6 +275,7 @@ class History:
             resource no two are believed in at a time.
         loses_acknowledged: Whether the database itself lost what it had acknowledged (a standby
             that lags was promoted): the one thing that no guard can mend.
+        seconds: How long workers worked, in seconds.
     """
 
     writes: Sequence[Write]
@@ -287,4 +288,4 @@ class History:
     lock_service: str
     keeps_order: bool
     loses_acknowledged: bool = False
-    notes: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 0.0

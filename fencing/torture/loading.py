@@ -54,6 +54,7 @@ def load(
     lock_service: str,
     keeps_order: bool,
     loses_acknowledged: bool = False,
+    seconds: float = 0.0,
 ) -> History:
     """Read a whole run.
 
@@ -65,6 +66,7 @@ def load(
         lock_service: See :class:`History`, like the following.
         keeps_order: Likewise.
         loses_acknowledged: Likewise.
+        seconds: Likewise.
     """
     acquisitions: list[Acquisition] = []
     transactions: list[Transaction] = []
@@ -91,6 +93,7 @@ def load(
         lock_service=lock_service,
         keeps_order=keeps_order,
         loses_acknowledged=loses_acknowledged,
+        seconds=seconds,
     )
 
 

@@ -107,7 +107,7 @@ class SyncPath(ABC):
     def _trespass(self, isolation: str, body: Callable[[Rows], None]) -> None:
         with self._bare() as connection:
             connection.isolation_level = IsolationLevel[isolation.replace(" ", "_")]
-            with connection.transaction():
+            with postgres.errors_translated(connection), connection.transaction():
                 body(_rows_of(connection))
 
     def _leak(self, isolation: str, body: Callable[[Rows], None]) -> None:

@@ -69,6 +69,7 @@ class _Conductor:
         self._resume_at: dict[WorkerProcess, float] = {}
         self._next_fault = now() + self._pause()
         self.faults: list[Fault] = []
+        self.seconds = 0.0
 
     @property
     def _dangerous(self) -> bool:
@@ -86,6 +87,7 @@ class _Conductor:
                 self._look_after_faults()
                 time.sleep(_TICK)
         finally:
+            self.seconds = now() - began
             for fault in self._striking:
                 fault.end()
                 self._note(fault)
@@ -177,4 +179,5 @@ def run(stage: Stage, progress: Callable[[float], None] = lambda _: None) -> His
         keeps_order=stage.locks.keeps_order
         and not any(kind.breaks_order for kind in known if kind.name in struck),
         loses_acknowledged=any(kind.loses_acknowledged for kind in known if kind.name in struck),
+        seconds=conductor.seconds,
     )

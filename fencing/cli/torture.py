@@ -1,0 +1,180 @@
+"""``fencing torture``: everything that can go wrong, on real servers, and whether it does harm."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from fencing.torture.report import Report
+    from fencing.torture.settings import Settings
+
+__all__ = ["torture"]
+
+FOUND, COULD_NOT_RUN = 1, 2
+
+
+@click.command()
+@click.option(
+    "--seconds",
+    type=float,
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long, shared among the lock services.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    help="Which faults come when, and who does what; default: a new one, which is told.",
+)
+@click.option(
+    "--service",
+    "services",
+    multiple=True,
+    metavar="NAME",
+    help="Who grants leases; may be repeated; 'all': one after the other. Default: redis.",
+)
+@click.option(
+    "--fault",
+    "faults",
+    multiple=True,
+    metavar="NAME",
+    help="A kind of fault; may be repeated; 'none': none. Default: all that there are.",
+)
+@click.option("--workers", type=int, default=5, show_default=True, help="How many processes work.")
+@click.option(
+    "--ttl",
+    type=float,
+    default=0.5,
+    show_default=True,
+    metavar="SECONDS",
+    help="Length of a lease.",
+)
+@click.option(
+    "--without-guard",
+    is_flag=True,
+    help="Lock alone: updates are lost, or the run proves nothing.",
+)
+@click.option(
+    "--keep",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Write what happened there, a file for each lock service.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def torture(
+    *,
+    seconds: float,
+    seed: int | None,
+    services: tuple[str, ...],
+    faults: tuple[str, ...],
+    workers: int,
+    ttl: float,
+    without_guard: bool,
+    keep: Path | None,
+    as_json: bool,
+) -> None:
+    """Let processes work under leases while everything goes wrong, and check what they did.
+
+    Starts servers of its own, with processes that add, append and transfer under leases, in all
+    isolation levels and by all ways to the database. Processes are stopped at the worst moments
+    and killed, servers crash and forget, packets are lost and delayed, clocks jump. Afterwards the
+    history that the database kept is held against what each process was told.
+
+    An interrupt ends the work early; what was done until then is checked all the same. Ends with
+    status 0 if nothing was violated (without a guard: if updates were lost), 1 if it was not so,
+    and 2 if it could not run.
+    """
+    if sys.platform == "win32":
+        raise click.ClickException(
+            "the torture stops processes with SIGSTOP, which Windows does not have; run it on "
+            "Linux, on macOS or under WSL"
+        )
+    from fencing.torture.services import SERVICES
+
+    names = tuple(SERVICES) if "all" in services else services or ("redis",)
+    seed = secrets.randbits(32) if seed is None else seed
+    try:
+        wanted = [
+            _settings(
+                seconds=seconds / len(names), seed=seed, lock_service=name, workers=workers,
+                ttl=ttl, faults=faults, guarded=not without_guard,
+            )
+            for name in names
+        ]  # fmt: skip
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    reports = [_run(settings, keep, quiet=as_json) for settings in wanted]
+    expected = all(report.as_expected for report in reports)
+    if as_json:
+        told = {
+            "seed": seed,
+            "as_expected": expected,
+            "runs": [report.to_dict() for report in reports],
+        }
+        click.echo(json.dumps(told))
+    elif expected and without_guard:
+        click.echo("As expected: without a guard, updates were lost.")
+    elif expected:
+        click.echo(f"Nothing was violated. Repeat it with --seed {seed}.")
+    else:
+        click.echo(f"Not as promised; repeat it with --seed {seed}.", err=True)
+    sys.exit(0 if expected else FOUND)
+
+
+def _settings(*, faults: tuple[str, ...], **facts: Any) -> Settings:  # noqa: ANN401 - the options'
+    from fencing.torture.settings import Settings
+
+    chosen = None if not faults else tuple(name for name in faults if name != "none")
+    return Settings(faults=chosen, **facts)
+
+
+def _run(settings: Settings, keep: Path | None, *, quiet: bool) -> Report:
+    from fencing.embedded import EmbeddedServerError
+    from fencing.torture.keeping import save
+    from fencing.torture.report import Report
+    from fencing.torture.run import RunError, run
+    from fencing.torture.services import lock_servers
+    from fencing.torture.stage import Stage
+
+    try:
+        with Stage(settings, lock_servers(settings.lock_service)) as stage:
+            with _progress(settings, quiet=quiet) as bar:
+                done = 0.0
+
+                def progress(passed: float) -> None:
+                    nonlocal done
+                    if bar is not None and passed - done >= 1.0:
+                        bar.update(int(passed - done))
+                        done += int(passed - done)
+
+                history = run(stage, progress)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    except (EmbeddedServerError, RunError) as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(COULD_NOT_RUN)
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        save(history, keep / f"{settings.lock_service}-{settings.seed}.json")
+    report = Report.of(history, settings)
+    if not quiet:
+        click.echo("\n".join(report.lines()))
+    return report
+
+
+def _progress(settings: Settings, *, quiet: bool) -> AbstractContextManager[Any]:
+    if quiet or not sys.stderr.isatty():
+        return nullcontext()
+    return click.progressbar(
+        length=int(settings.seconds), label=settings.lock_service, file=sys.stderr
+    )

@@ -1,0 +1,128 @@
+"""What is told of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from fencing.torture.checking import check, longest_wait
+from fencing.torture.history import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from fencing.torture.checking import Violation
+    from fencing.torture.history import History
+    from fencing.torture.settings import Settings
+
+__all__ = ["Report"]
+
+_SHOWN = 20
+"""Violations that are shown; all of them are counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Figures of a run, and what was wrong.
+
+    Attributes:
+        lock_service: Who granted leases.
+        guarded: Whether there was a guard.
+        seed: Of everything that was chosen.
+        seconds: How long workers worked, in seconds.
+        acquisitions: How many were granted.
+        not_granted: How many were not, by error.
+        transactions: How many, by outcome (:class:`fencing.torture.history.Outcome`).
+        writes: How many changes of rows the database accepted.
+        refusals: What was refused, by error.
+        resolved: What unknown outcomes were found to be.
+        faults: How many, by kind.
+        longest_wait: The longest that a successor waited for a lease that it then got, in seconds.
+        violations: All of them.
+    """
+
+    lock_service: str
+    guarded: bool
+    seed: int
+    seconds: float
+    acquisitions: int
+    not_granted: Mapping[str, int]
+    transactions: Mapping[str, int]
+    writes: int
+    refusals: Mapping[str, int]
+    resolved: Mapping[str, int]
+    faults: Mapping[str, int]
+    longest_wait: float
+    violations: Sequence[Violation]
+
+    @classmethod
+    def of(cls, history: History, settings: Settings) -> Self:
+        """Check a history, and tell of it."""
+        return cls(
+            lock_service=history.lock_service,
+            guarded=settings.guarded,
+            seed=settings.seed,
+            seconds=round(history.seconds, 1),
+            acquisitions=sum(1 for one in history.acquisitions if one.leases),
+            not_granted=_count(one.error for one in history.acquisitions if one.error),
+            transactions=_count(one.outcome.value for one in history.transactions),
+            writes=len(history.writes),
+            refusals=_count(
+                one.error or "" for one in history.transactions if one.outcome is Outcome.REFUSED
+            ),
+            resolved=_count(one.resolved for one in history.transactions if one.resolved),
+            faults=_count(fault.kind for fault in history.faults),
+            longest_wait=round(longest_wait(history), 3),
+            violations=check(history),
+        )
+
+    @property
+    def lost_updates(self) -> bool:
+        """Whether updates were lost: what a run without a guard is expected to show."""
+        return any(violation.invariant == "I3" for violation in self.violations)
+
+    @property
+    def as_expected(self) -> bool:
+        """Whether nothing was violated; of a run without a guard, whether updates were lost."""
+        return not self.violations if self.guarded else self.lost_updates
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {**dataclasses.asdict(self), "as_expected": self.as_expected}
+
+    def lines(self) -> list[str]:
+        """As people read it."""
+        told = [
+            f"{self.lock_service}, {'guarded' if self.guarded else 'without a guard'}, "
+            f"seed {self.seed}, {self.seconds:g} s",
+            f"  leases        {self.acquisitions} granted{_listed(self.not_granted, '; not: ')}",
+            f"  transactions  {sum(self.transactions.values())}{_listed(self.transactions, ': ')}",
+            f"  writes        {self.writes}",
+            f"  refusals      {sum(self.refusals.values())}{_listed(self.refusals, ': ')}",
+            f"  faults        {sum(self.faults.values())}{_listed(self.faults, ': ')}",
+            f"  longest wait  {self.longest_wait:.2f} s",
+        ]
+        if self.resolved:
+            told.append(f"  resolved      {_listed(self.resolved, '')}")
+        told.append(f"  violations    {len(self.violations)}")
+        for violation in self.violations[:_SHOWN]:
+            told.append(
+                f"    {violation.invariant} {violation.checker}: {violation.subject}: "
+                f"{violation.message}"
+            )
+            told += [f"      {line}" for line in violation.evidence]
+        if len(self.violations) > _SHOWN:
+            told.append(f"    and {len(self.violations) - _SHOWN} more")
+        return told
+
+
+def _count(names: Iterable[str | None]) -> dict[str, int]:
+    return dict(Counter(name for name in names if name is not None).most_common())
+
+
+def _listed(counts: Mapping[str, int], before: str) -> str:
+    if not counts:
+        return ""
+    return before + ", ".join(f"{name} {number}" for name, number in counts.items())
