@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,17 +146,9 @@ def _run(settings: Settings, keep: Path | None, *, quiet: bool) -> Report:
     from fencing.torture.stage import Stage
 
     try:
-        with Stage(settings, lock_servers(settings.lock_service)) as stage:
-            with _progress(settings, quiet=quiet) as bar:
-                done = 0.0
-
-                def progress(passed: float) -> None:
-                    nonlocal done
-                    if bar is not None and passed - done >= 1.0:
-                        bar.update(int(passed - done))
-                        done += int(passed - done)
-
-                history = run(stage, progress)
+        locks = lock_servers(settings.lock_service)
+        with Stage(settings, locks) as stage, _progress(settings, quiet=quiet) as bar:
+            history = run(stage, lambda passed: bar.update(int(passed) - bar.pos))
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     except (EmbeddedServerError, RunError) as error:
@@ -173,8 +164,9 @@ def _run(settings: Settings, keep: Path | None, *, quiet: bool) -> Report:
 
 
 def _progress(settings: Settings, *, quiet: bool) -> AbstractContextManager[Any]:
-    if quiet or not sys.stderr.isatty():
-        return nullcontext()
     return click.progressbar(
-        length=int(settings.seconds), label=settings.lock_service, file=sys.stderr
+        length=int(settings.seconds),
+        label=settings.lock_service,
+        file=sys.stderr,
+        hidden=quiet or not sys.stderr.isatty(),
     )

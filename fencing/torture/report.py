@@ -39,7 +39,8 @@ class Report:
         refusals: What was refused, by error.
         resolved: What unknown outcomes were found to be.
         faults: How many, by kind.
-        longest_wait: The longest that a successor waited for a lease that it then got, in seconds.
+        longest_wait: The longest that a successor waited for a lease that it then got, in seconds;
+            ``None`` if nobody did.
         violations: All of them.
     """
 
@@ -54,12 +55,13 @@ class Report:
     refusals: Mapping[str, int]
     resolved: Mapping[str, int]
     faults: Mapping[str, int]
-    longest_wait: float
+    longest_wait: float | None
     violations: Sequence[Violation]
 
     @classmethod
     def of(cls, history: History, settings: Settings) -> Self:
         """Check a history, and tell of it."""
+        longest = longest_wait(history)
         return cls(
             lock_service=history.lock_service,
             guarded=settings.guarded,
@@ -74,7 +76,7 @@ class Report:
             ),
             resolved=_count(one.resolved for one in history.transactions if one.resolved),
             faults=_count(fault.kind for fault in history.faults),
-            longest_wait=round(longest_wait(history), 3),
+            longest_wait=None if longest is None else round(longest[0], 3),
             violations=check(history),
         )
 
@@ -94,16 +96,17 @@ class Report:
 
     def lines(self) -> list[str]:
         """As people read it."""
+        guarded = "guarded" if self.guarded else "without a guard"
         told = [
-            f"{self.lock_service}, {'guarded' if self.guarded else 'without a guard'}, "
-            f"seed {self.seed}, {self.seconds:g} s",
+            f"{self.lock_service}, {guarded}, seed {self.seed}, {self.seconds:g} s",
             f"  leases        {self.acquisitions} granted{_listed(self.not_granted, '; not: ')}",
             f"  transactions  {sum(self.transactions.values())}{_listed(self.transactions, ': ')}",
             f"  writes        {self.writes}",
             f"  refusals      {sum(self.refusals.values())}{_listed(self.refusals, ': ')}",
             f"  faults        {sum(self.faults.values())}{_listed(self.faults, ': ')}",
-            f"  longest wait  {self.longest_wait:.2f} s",
         ]
+        if self.longest_wait is not None:
+            told.append(f"  longest wait  {self.longest_wait:.2f} s")
         if self.resolved:
             told.append(f"  resolved      {_listed(self.resolved, '')}")
         told.append(f"  violations    {len(self.violations)}")

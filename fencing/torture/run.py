@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from fencing.clock import now
-from fencing.torture.faults import available
+from fencing.torture.faults import MissedError, available
 from fencing.torture.history import Fault
 from fencing.torture.loading import load
 
@@ -26,6 +26,8 @@ _TICK = 0.01
 """How often workers are looked at, in seconds."""
 _BETWEEN_FAULTS = 2.0
 """Between two faults, in leases, on average."""
+_BEGINNING = 120.0
+"""How long the workers' beginnings may take, in seconds: a loaded machine imports slowly."""
 _GRACE = 30.0
 """How long a worker may take to end what it has begun, in seconds; then it is killed."""
 
@@ -44,7 +46,11 @@ class _Striking:
         self._next = 0.0
 
     def go_on(self) -> bool:
-        """Take its next step, if it is due; whether it is over."""
+        """Take its next step, if it is due; whether it is over.
+
+        Raises:
+            MissedError: There is nothing to strike now.
+        """
         if now() < self._next:
             return False
         try:
@@ -67,7 +73,7 @@ class _Conductor:
         self._kinds = available(stage, stage.settings.faults)
         self._striking: list[_Striking] = []
         self._resume_at: dict[WorkerProcess, float] = {}
-        self._next_fault = now() + self._pause()
+        self._next_fault = 0.0
         self.faults: list[Fault] = []
         self.seconds = 0.0
 
@@ -79,7 +85,9 @@ class _Conductor:
         """Let workers work until the time is up, and then end."""
         for number in range(self._settings.workers):
             self._stage.start_worker(number, dangerous=self._dangerous)
+        self._await_beginnings()
         began = now()
+        self._next_fault = began + self._pause()
         try:
             while (passed := now() - began) < self._settings.seconds:
                 self._progress(passed)
@@ -93,6 +101,16 @@ class _Conductor:
                 self._note(fault)
             self._striking.clear()
         self._dismiss()
+
+    def _await_beginnings(self) -> None:
+        """Wait until all work: imports take a while, and are not what the time is for."""
+        deadline = now() + _BEGINNING
+        while len(list(self._stage.records.iterdir())) < self._settings.workers:
+            self._look_after_workers()
+            if now() > deadline:
+                message = f"workers did not begin within {_BEGINNING:g} s"
+                raise RunError(message)
+            time.sleep(_TICK)
 
     def _look_after_workers(self, *, replace: bool = True) -> None:
         for worker in list(self._stage.workers):
@@ -126,7 +144,12 @@ class _Conductor:
 
     def _look_after_faults(self) -> None:
         for fault in list(self._striking):
-            if fault.go_on():
+            try:
+                over = fault.go_on()
+            except MissedError:
+                self._striking.remove(fault)
+                continue
+            if over:
                 self._striking.remove(fault)
                 self._note(fault)
         if self._kinds and now() >= self._next_fault:

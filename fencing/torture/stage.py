@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Self
 from sqlalchemy import NullPool, create_engine, make_url
 
 from fencing.embedded import PostgresProcess
+from fencing.torture.installing import create_tables
 from fencing.torture.paths import PATHS
 from fencing.torture.processes import MODULE, WorkerProcess
 from fencing.torture.settings import Plan
-from fencing.torture.tables import ROLE, create_tables
+from fencing.torture.tables import ROLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -13,7 +13,11 @@ from fencing.torture.stage import Stage  # noqa: TC001 - as above
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["FaultKind", "available", "kinds"]
+__all__ = ["FaultKind", "MissedError", "available", "kinds"]
+
+
+class MissedError(Exception):
+    """What was to be struck is not there now: another fault has taken it away."""
 
 
 @dataclass(frozen=True, slots=True)
