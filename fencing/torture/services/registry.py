@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fencing.torture.services.adversary import AdversaryServers
 from fencing.torture.services.redis import RedisServers
 
 if TYPE_CHECKING:
@@ -13,7 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SERVICES", "lock_servers"]
 
-SERVICES: Mapping[str, type[LockServers]] = {kind.name: kind for kind in (RedisServers,)}
+SERVICES: Mapping[str, type[LockServers]] = {
+    kind.name: kind for kind in (AdversaryServers, RedisServers)
+}
 
 
 def lock_servers(name: str) -> LockServers:
