@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fencing.torture.services.adversary import AdversaryServers
+from fencing.torture.services.postgres import PostgresApartServers, PostgresServers
 from fencing.torture.services.redis import RedisServers
 
 if TYPE_CHECKING:
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["SERVICES", "lock_servers"]
 
 SERVICES: Mapping[str, type[LockServers]] = {
-    kind.name: kind for kind in (AdversaryServers, RedisServers)
+    kind.name: kind
+    for kind in (AdversaryServers, PostgresServers, PostgresApartServers, RedisServers)
 }
 
 
