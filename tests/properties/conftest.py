@@ -1,15 +1,7 @@
-"""Settings of all property tests."""
+"""Settings of all tests here."""
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, settings
+from tests.support.hypothesis_profile import load_profile
 
-# Servers and shared machines take the time they take; what failed is printed, not kept on disk.
-settings.register_profile(
-    "fencing",
-    deadline=None,
-    database=None,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
-settings.load_profile("fencing")
+load_profile()

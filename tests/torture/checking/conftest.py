@@ -1,0 +1,7 @@
+"""Settings of all tests in this folder."""
+
+from __future__ import annotations
+
+from tests.support.hypothesis_profile import load_profile
+
+load_profile()
