@@ -2,14 +2,15 @@
 
 Servers are found in this order:
 
-1. ``FENCING_TEST_REDIS_URL``, ``FENCING_TEST_DATABASE_URL`` and ``FENCING_TEST_ZOOKEEPER_URL``,
-   each where it is set; the database user must be allowed to create databases.
+1. ``FENCING_TEST_REDIS_URL``, ``FENCING_TEST_DATABASE_URL``, ``FENCING_TEST_ETCD_URL`` and
+   ``FENCING_TEST_ZOOKEEPER_URL``, each where it is set; the database user must be allowed to
+   create databases.
 2. ``pytest --services=docker``: testcontainers, with the images that
-   ``FENCING_TEST_POSTGRES_IMAGE`` and ``FENCING_TEST_REDIS_IMAGE`` name.
+   ``FENCING_TEST_REDIS_IMAGE``, ``FENCING_TEST_POSTGRES_IMAGE``, ``FENCING_TEST_ETCD_IMAGE`` and
+   ``FENCING_TEST_ZOOKEEPER_IMAGE`` name; see ``tests.support.containers``.
 3. The embedded servers; ``--postgres-bin=/usr/lib/postgresql/15/bin`` takes PostgreSQL from
    there. etcd, ZooKeeper and PgBouncer, which no wheel brings, are Debian's packages; a test that
    needs one is skipped where it is not installed, except in CI, where it fails.
-   ``FENCING_TEST_ETCD_URL`` and ``FENCING_TEST_ETCD_IMAGE`` are as for the others.
 
 Fixtures of the session: ``redis_url``, ``database_url``, ``etcd_url``, ``zookeeper_url``. Of each
 test: ``database`` and ``fenced_database`` (addresses of fresh databases), ``redis_namespace``,

@@ -7,19 +7,16 @@ import os
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import pytest
-
 from fencing import embedded
 from fencing.embedded.etcd import EtcdProcess
 from fencing.embedded.zookeeper import ZooKeeperProcess
+from tests.support import containers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from types import TracebackType
     from typing import Self
-
-DEFAULT_POSTGRES_IMAGE = "postgres:18"
-DEFAULT_REDIS_IMAGE = "redis:8"
-DEFAULT_ZOOKEEPER_IMAGE = "zookeeper:3.9"
 
 
 class Services:
@@ -38,30 +35,32 @@ class Services:
     @cached_property
     def redis_url(self) -> str:
         """Address of a Redis or Valkey, for redis-py."""
-        if url := os.environ.get("FENCING_TEST_REDIS_URL"):
-            return url
-        return self._redis_container() if self.kind == "docker" else self._valkey()
+        return self._find("REDIS", containers.redis, self._valkey)
 
     @cached_property
     def database_url(self) -> str:
         """Address of a PostgreSQL, for SQLAlchemy with psycopg 3."""
-        if url := os.environ.get("FENCING_TEST_DATABASE_URL"):
-            return url
-        return self._postgres_container() if self.kind == "docker" else self._postgres()
+        return self._find("DATABASE", containers.postgres, self._postgres)
 
     @cached_property
     def etcd_url(self) -> str:
         """Address of an etcd, for a lock service; the test is skipped where there is none."""
-        if url := os.environ.get("FENCING_TEST_ETCD_URL"):
-            return url
-        return self._etcd_container() if self.kind == "docker" else self._etcd()
+        return self._find("ETCD", containers.etcd, self._etcd)
 
     @cached_property
     def zookeeper_url(self) -> str:
         """Address of a ZooKeeper, for a lock service; the test is skipped where there is none."""
-        if url := os.environ.get("FENCING_TEST_ZOOKEEPER_URL"):
+        return self._find("ZOOKEEPER", containers.zookeeper, self._zookeeper)
+
+    def _find(
+        self,
+        name: str,
+        container: Callable[[], AbstractContextManager[str]],
+        own: Callable[[], str],
+    ) -> str:
+        if url := os.environ.get(f"FENCING_TEST_{name}_URL"):
             return url
-        return self._zookeeper_container() if self.kind == "docker" else self._zookeeper()
+        return self._stack.enter_context(container()) if self.kind == "docker" else own()
 
     def _valkey(self) -> str:
         return self._stack.enter_context(embedded.start(postgres=False)).redis_url
@@ -74,53 +73,8 @@ class Services:
     def _etcd(self) -> str:
         return self._stack.enter_context(EtcdProcess()).url
 
-    def _etcd_container(self) -> str:
-        from testcontainers.core.container import DockerContainer
-        from testcontainers.core.wait_strategies import LogMessageWaitStrategy
-
-        image = os.environ.get("FENCING_TEST_ETCD_IMAGE")
-        if image is None:  # none is everybody's
-            pytest.skip("name an image that has etcd on its PATH: FENCING_TEST_ETCD_IMAGE")
-        anyone = "http://0.0.0.0:2379"
-        container = (
-            DockerContainer(image)
-            .with_command(f"etcd --listen-client-urls {anyone} --advertise-client-urls {anyone}")
-            .with_exposed_ports(2379)
-            .waiting_for(LogMessageWaitStrategy("ready to serve client requests"))
-        )
-        started = self._stack.enter_context(container)
-        return f"etcd://{started.get_container_host_ip()}:{started.get_exposed_port(2379)}/"
-
     def _zookeeper(self) -> str:
         return self._stack.enter_context(ZooKeeperProcess()).url
-
-    def _zookeeper_container(self) -> str:
-        from testcontainers.core.container import DockerContainer
-        from testcontainers.core.wait_strategies import LogMessageWaitStrategy
-
-        image = os.environ.get("FENCING_TEST_ZOOKEEPER_IMAGE", DEFAULT_ZOOKEEPER_IMAGE)
-        container = (
-            DockerContainer(image)
-            .with_exposed_ports(2181)
-            .waiting_for(LogMessageWaitStrategy("binding to port"))
-        )
-        started = self._stack.enter_context(container)
-        return f"zookeeper://{started.get_container_host_ip()}:{started.get_exposed_port(2181)}/"
-
-    def _redis_container(self) -> str:
-        from testcontainers.community.redis import RedisContainer
-
-        image = os.environ.get("FENCING_TEST_REDIS_IMAGE", DEFAULT_REDIS_IMAGE)
-        container = self._stack.enter_context(RedisContainer(image))
-        host, port = container.get_container_host_ip(), container.get_exposed_port(6379)
-        return f"redis://{host}:{port}/0"
-
-    def _postgres_container(self) -> str:
-        from testcontainers.community.postgres import PostgresContainer
-
-        image = os.environ.get("FENCING_TEST_POSTGRES_IMAGE", DEFAULT_POSTGRES_IMAGE)
-        container = self._stack.enter_context(PostgresContainer(image, driver="psycopg"))
-        return str(container.get_connection_url())
 
     def __enter__(self) -> Self:
         return self
