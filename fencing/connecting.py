@@ -54,12 +54,17 @@ _KINDS = {
 }
 
 
+_WITH_DRIVER = "postgresql+"
+"""How an address begins that tells SQLAlchemy which driver to use."""
+
+
 def connect(url: str, **settings: Any) -> LockService:  # noqa: ANN401 - the service's own
     """The lock service at an address; nothing is sent yet, unless a cluster has to be found.
 
     =======================================  ===============================================
     ``postgresql://user@host/database``      PostgreSQL itself, with schema ``fencing``; also
-                                             ``postgres://`` and ``postgresql+psycopg://``
+                                             ``postgres://``, and ``postgresql+psycopg://`` or with
+                                             another driver of SQLAlchemy's, which is not used
     ``redis://host:6379/0``, ``rediss://``   one Redis, without and with TLS
     ``unix:///run/redis.sock``               one Redis
     ``redis+cluster://h1:6379,h2:6379``      a Redis Cluster; ``rediss+cluster://`` with TLS
@@ -71,13 +76,15 @@ def connect(url: str, **settings: Any) -> LockService:  # noqa: ANN401 - the ser
     =======================================  ===============================================
 
     Args:
-        url: The address. What follows its scheme is the service's own; see its ``from_url``.
+        url: The address; an SQLAlchemy URL of a PostgreSQL will do, too. What follows its scheme is
+            the service's own; see its ``from_url``.
         **settings: For the service, ``namespace`` for instance; see there.
 
     Raises:
         ModuleNotFoundError: The service needs a package that is not installed; the message says
             which extra brings it.
-        TypeError: The address is not a ``str``, or a setting is none of the service's.
+        TypeError: The address is not a ``str``, or a setting, also one that is written in the
+            address, is none of the service's.
         ValueError: No lock service has such addresses, or the rest of it makes no sense.
     """
     kind, address = _kind_of(url)
@@ -94,10 +101,14 @@ def connect_async(url: str, **settings: Any) -> AsyncLockService:  # noqa: ANN40
 
 def _kind_of(url: str) -> tuple[_Kind, str]:
     """The kind of service, and the address with its scheme as every one of them knows it."""
+    if callable(render := getattr(url, "render_as_string", None)):
+        url = render(hide_password=False)
     if not isinstance(url, str):
         raise TypeError(f"the address of a lock service must be a str, not {type(url).__name__}")
     scheme, colon, rest = url.partition("://")
     kind = _KINDS.get(scheme.lower())
+    if scheme.lower().startswith(_WITH_DRIVER):
+        kind = _POSTGRES
     if not colon or kind is None:
         known = ", ".join(f"{name}://" for name in _KINDS)
         # Not the address itself, which may hold a password.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
 
 from fencing.lease import AsyncGrantor, Grantor
@@ -13,7 +14,14 @@ if TYPE_CHECKING:
     from fencing.lease import AsyncLease, Lease
     from fencing.lease.group import AsyncLeaseGroup, LeaseGroup
 
-__all__ = ["Acquisition", "AsyncLockService", "LockService", "check_service", "note_guarded"]
+__all__ = [
+    "FOR_ADDRESS",
+    "Acquisition",
+    "AsyncLockService",
+    "LockService",
+    "check_service",
+    "note_guarded",
+]
 
 
 if TYPE_CHECKING:
@@ -242,18 +250,35 @@ class AsyncLockService(AsyncGrantor, Protocol):
         """See :meth:`LockService.close`."""
 
 
-def check_service(locks: object) -> None:
-    """Raise ``TypeError`` unless ``locks`` looks like a lock service."""
+FOR_ADDRESS = "an address goes to fencing.connect(url) or connect_async(url)"
+"""What to tell who gives an address where it cannot be read."""
+
+
+def check_service(locks: object, guard: str) -> None:
+    """Raise ``TypeError`` unless ``locks`` looks like a lock service for a guard.
+
+    Args:
+        locks: What it was given.
+        guard: The name of its class, which begins with ``Async`` where it is for asyncio.
+    """
     missing = [
         name
         for name in ("acquire", "try_acquire", "renew", "release", "raise_token")
         if not callable(getattr(locks, name, None))
     ]
+    given = type(locks).__name__
     if missing:
+        hint = f"; {FOR_ADDRESS}" if isinstance(locks, str) else ""
         raise TypeError(
-            f"a guard takes a lock service such as RedisLockService(client), not "
-            f"{type(locks).__name__}, which has no {missing[0]}()"
+            f"a guard takes a lock service such as RedisLockService(client), not {given}, which "
+            f"has no {missing[0]}(){hint}"
         )
+    is_async = inspect.iscoroutinefunction(locks.try_acquire)  # type: ignore[attr-defined] # just seen
+    if is_async != guard.startswith("Async"):
+        kind, other = ("a synchronous", f"Async{guard}")
+        if not is_async:
+            kind, other = ("an asynchronous", guard.removeprefix("Async"))
+        raise TypeError(f"{guard} takes {kind} lock service, not {given}; use {other} with it")
 
 
 def note_guarded(locks: object) -> None:

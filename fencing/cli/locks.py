@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 if TYPE_CHECKING:
     from fencing.state import LockState
 
 __all__ = ["locks"]
 
+_VARIABLES = ["FENCING_LOCKS_URL", "FENCING_REDIS_URL"]
+"""Where the address is looked for, in this order."""
+
 
 @click.command()
-@click.argument("url", required=False, envvar="FENCING_REDIS_URL")
+@click.argument("url", required=False, envvar=_VARIABLES)
 @click.option("--namespace", default="fencing", show_default=True, help="What the keys begin with.")
 @click.option("--cluster", is_flag=True, help="URL is a node of a Redis Cluster: ask all of it.")
 @click.option("--prefix", default="", metavar="TEXT", help="Only resources that begin so.")
@@ -40,16 +46,22 @@ def locks(
     admitted; "fencing raise" shuts him out at once.
 
     URL looks like redis://user:password@host:6379/0, redis+cluster://host,host2,
-    redis+sentinel://host,host2/SERVICE or redlock://host,host2,host3 (default: FENCING_REDIS_URL),
-    like etcd://user:password@host:2379,host2:2379/ or zookeeper://host:2181,host2:2181,
-    or like postgresql://user:password@host:5432/database, where there are no namespaces.
+    redis+sentinel://host,host2/SERVICE or redlock://host,host2,host3, like
+    etcd://user:password@host:2379,host2:2379/ or zookeeper://host:2181,host2:2181, or like
+    postgresql://user:password@host:5432/database, where there are no namespaces.
+
+    Default: FENCING_LOCKS_URL, then FENCING_REDIS_URL.
     """
     if not url:
-        raise click.UsageError("pass URL, or set FENCING_REDIS_URL")
+        raise click.UsageError(f"pass URL, or set {' or '.join(_VARIABLES)}")
     if force_release is not None and prefix:
         raise click.UsageError("--prefix selects what is listed; it goes with no --force-release")
     from fencing.cli.schema import failing_in_one_line
 
+    given = click.get_current_context().get_parameter_source("url")
+    if given is ParameterSource.ENVIRONMENT:
+        variable = next(name for name in _VARIABLES if os.environ.get(name))
+        click.echo(f"At {_place(url)} ({variable}):", err=True)
     with (
         failing_in_one_line(),
         _service_at(url, namespace=namespace, cluster=cluster) as service,
@@ -84,6 +96,13 @@ def _service_at(url: str, *, namespace: str, cluster: bool) -> Any:  # noqa: ANN
     if namespace != "fencing":
         raise click.UsageError("there are no namespaces in PostgreSQL, so --namespace names none")
     return connect(url)
+
+
+def _place(url: str) -> str:
+    """An address without user, password and settings, as far as it can be told where they end."""
+    scheme, _, rest = url.partition("://")
+    found = re.fullmatch(r"(?:[^@/?#]*@)?([^@?#]*)(?:[?#][^@]*)?", rest)
+    return f"{scheme}://{found[1] if found else '...'}"
 
 
 def _facts(state: LockState) -> dict[str, Any]:

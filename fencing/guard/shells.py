@@ -68,12 +68,7 @@ class Guard(BaseGuard[Lease], AcquiresAll):
         evict_after: float | None = None,
         receipts: bool = False,
     ) -> None:
-        if inspect.iscoroutinefunction(getattr(locks, "try_acquire", None)):
-            raise TypeError(
-                f"Guard takes a synchronous lock service, not {type(locks).__name__}; use "
-                "AsyncGuard with it"
-            )
-        check_service(locks)
+        check_service(locks, "Guard")
         check_engines(engines, Engine, "Guard", "AsyncGuard")
         self.locks = locks
         note_guarded(locks)
@@ -299,12 +294,7 @@ class AsyncGuard(BaseGuard[AsyncLease], AsyncAcquiresAll):
         evict_after: float | None = None,
         receipts: bool = False,
     ) -> None:
-        if not inspect.iscoroutinefunction(getattr(locks, "try_acquire", None)):
-            raise TypeError(
-                f"AsyncGuard takes an asynchronous lock service, not {type(locks).__name__}; use "
-                "Guard with it"
-            )
-        check_service(locks)
+        check_service(locks, "AsyncGuard")
         check_engines(engines, AsyncEngine, "AsyncGuard", "Guard")
         self.locks = locks
         note_guarded(locks)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Self
 
 from fencing.core.acquiring_all import AcquiresAll, AsyncAcquiresAll
@@ -63,12 +62,7 @@ class PsycopgGuard(BasePsycopgGuard[Lease, Database], AcquiresAll):
         evict_after: float | None = None,
         receipts: bool = False,
     ) -> None:
-        if inspect.iscoroutinefunction(getattr(locks, "try_acquire", None)):
-            raise TypeError(
-                f"PsycopgGuard takes a synchronous lock service, not {type(locks).__name__}; use "
-                "AsyncPsycopgGuard with it"
-            )
-        check_service(locks)
+        check_service(locks, "PsycopgGuard")
         check_databases(databases, max_connections, "PsycopgGuard")
         self.locks = locks
         note_guarded(locks)
@@ -245,12 +239,7 @@ class AsyncPsycopgGuard(BasePsycopgGuard[AsyncLease, AsyncDatabase], AsyncAcquir
         evict_after: float | None = None,
         receipts: bool = False,
     ) -> None:
-        if not inspect.iscoroutinefunction(getattr(locks, "try_acquire", None)):
-            raise TypeError(
-                f"AsyncPsycopgGuard takes an asynchronous lock service, not "
-                f"{type(locks).__name__}; use PsycopgGuard with it"
-            )
-        check_service(locks)
+        check_service(locks, "AsyncPsycopgGuard")
         check_databases(databases, max_connections, "AsyncPsycopgGuard")
         self.locks = locks
         note_guarded(locks)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from fencing.service import FOR_ADDRESS
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from os import PathLike
@@ -67,6 +69,11 @@ def _scheme_of(endpoint: str) -> str:
     if not isinstance(endpoint, str):
         raise TypeError(f"an endpoint must be a str, not {type(endpoint).__name__}")
     parts = urlsplit(endpoint)
+    if parts.scheme in {"etcd", "etcds"}:
+        raise ValueError(
+            "an endpoint of etcd is http://host:port, not an address such as etcd://host; "
+            f"{FOR_ADDRESS}"
+        )
     if (
         parts.scheme not in {"http", "https"}
         or not parts.hostname

@@ -30,7 +30,7 @@ def trouble_of(error: Exception, *, at: float) -> Trouble:
         error: One of `HTTP_ERRORS`.
         at: When it happened (:func:`fencing.clock.now`, seconds).
     """
-    told = f"{type(error).__name__}: {error}".rstrip(": ")
+    told = f"{_place_of(error)}{type(error).__name__}: {error}".rstrip(": ")
     passing = True
     if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
         help_ = "etcd did not answer in time: see if it or the network is overloaded"
@@ -44,3 +44,10 @@ def trouble_of(error: Exception, *, at: float) -> Trouble:
     else:
         help_ = "etcd cannot be reached: see that it runs and its address is right"
     return Trouble(f"{help_} ({told})", passing=passing, at=at)
+
+
+def _place_of(error: Exception) -> str:
+    """Which member was asked; several may be, and other threads ask others at the same time."""
+    # Not the public property, which raises where there is none.
+    request = getattr(error, "_request", None)
+    return f"{request.url.netloc.decode()}: " if isinstance(request, httpx.Request) else ""

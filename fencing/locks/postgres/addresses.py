@@ -19,6 +19,9 @@ __all__ = ["address_of_engine", "check_source"]
 # SQLAlchemy names a driver behind the dialect; what follows is as libpq reads it.
 _DIALECT = re.compile(r"postgres(ql)?(\+\w+)?://", re.IGNORECASE)
 
+_HIDDEN = "***"
+"""What SQLAlchemy writes instead of a password."""
+
 
 def check_source(source: Any, service: str) -> tuple[Any, str]:  # noqa: ANN401 - a Source of either kind
     """Check where connections come from.
@@ -30,13 +33,25 @@ def check_source(source: Any, service: str) -> tuple[Any, str]:  # noqa: ANN401 
         TypeError: It is neither.
         ValueError: An address that cannot be read.
     """
+    if (render := getattr(source, "render_as_string", None)) is not None:
+        source = render(hide_password=False)  # an SQLAlchemy URL
     if isinstance(source, str):
         address = _DIALECT.sub("postgresql://", source, count=1)
         try:
             facts = conninfo_to_dict(address)
         except psycopg.ProgrammingError:
             # What libpq says repeats parts of it, maybe of the password.
-            raise ValueError(f"{service} was given an address that libpq cannot read") from None
+            raise ValueError(
+                f"{service} was given an address that libpq cannot read: it looks like "
+                "postgresql://user:password@host:5432/database?sslmode=require, what is special in "
+                "a password is escaped (%40 for @), and what follows the ? is libpq's"
+            ) from None
+        if facts.get("password") == _HIDDEN:
+            raise ValueError(
+                f"{service} was given an address with {_HIDDEN} for a password, which is how "
+                "SQLAlchemy hides it in str(engine.url): give engine.url itself, or use "
+                f"{service}.from_engine(engine)"
+            )
         host = facts.get("host") or facts.get("hostaddr") or "localhost"
         return address, f"{host}:{facts.get('port') or 5432}/{facts.get('dbname') or ''}"
     if hasattr(source, "url") and hasattr(source, "dialect"):

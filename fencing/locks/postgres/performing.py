@@ -14,7 +14,7 @@ import psycopg
 
 from fencing.cancelling import heeding
 from fencing.clock import now
-from fencing.errors import FencingError
+from fencing.errors import FencingError, GuardNotInstalledError
 from fencing.locks.asking import ATTEMPT_SECONDS, Pause
 from fencing.locks.performing import go_through, go_through_async, see_through
 from fencing.locks.postgres.asking import ADMIT, Ask, Reply
@@ -54,7 +54,8 @@ class Performer:
         capacity: How many connections there may be, besides the one to listen on.
     """
 
-    def __init__(self, source: Any, capacity: int) -> None:  # noqa: ANN401 - checked by the service
+    def __init__(self, source: Any, capacity: int, name: str) -> None:  # noqa: ANN401 - checked by the service
+        self._name = name  # of the database, for messages
         self._connections = Connections(source, capacity)
         self._room = Room(self._connections)
 
@@ -121,7 +122,7 @@ class Performer:
                 rows = self._exchange(link, step, _answer_by(step, asked_at, end))
                 return Reply(rows, asked_at, now(), link.database)
         except psycopg.Error as error:
-            _raise_typed(error, step, resource)
+            _raise_typed(error, step, resource, self._name)
 
     def _exchange(self, link: Link, step: Ask, end: float) -> Rows:
         pgconn, values = link.pgconn, step.statement.values(step.values)
@@ -146,7 +147,8 @@ class Performer:
 class AsyncPerformer:
     """:class:`Performer` for asyncio."""
 
-    def __init__(self, source: Any, capacity: int) -> None:  # noqa: ANN401 - as above
+    def __init__(self, source: Any, capacity: int, name: str) -> None:  # noqa: ANN401 - as above
+        self._name = name
         self._connections = AsyncConnections(source, capacity)
         self._room = AsyncRoom(self._connections)
 
@@ -207,7 +209,7 @@ class AsyncPerformer:
                 rows = await self._exchange(link, step, _answer_by(step, asked_at, end))
                 return Reply(rows, asked_at, now(), link.database)
         except psycopg.Error as error:
-            _raise_typed(error, step, resource)
+            _raise_typed(error, step, resource, self._name)
 
     async def _exchange(self, link: Link, step: Ask, end: float) -> Rows:
         pgconn, values = link.pgconn, step.statement.values(step.values)
@@ -237,12 +239,14 @@ def _answer_by(step: Ask, asked_at: float, end: float) -> float:
     return min(end, asked_at + waits / 1000 + ATTEMPT_SECONDS)
 
 
-def _raise_typed(error: psycopg.Error, step: Ask, resource: str) -> NoReturn:
+def _raise_typed(error: psycopg.Error, step: Ask, resource: str, name: str) -> NoReturn:
     refusal = Refusal.read(error)
     if step.statement is ADMIT:
         typed = refusal.as_admission_error(resource)
     else:
         typed = refusal.as_error(resource)
+    if isinstance(typed, GuardNotInstalledError):
+        typed = GuardNotInstalledError(f"{name}: {typed}")
     if typed is not None:
         raise typed from error
     raise error

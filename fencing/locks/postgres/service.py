@@ -66,7 +66,7 @@ class PostgresLockService(BaseLockService):
         super().__init__()
         source, self._name = check_source(database, type(self).__name__)
         self._guarded = False
-        self._postgres = Performer(source, _checked(max_connections))
+        self._postgres = Performer(source, _checked(max_connections), self._name)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name}>"
@@ -214,7 +214,7 @@ class AsyncPostgresLockService(AsyncBaseLockService):
         super().__init__()
         source, self._name = check_source(database, type(self).__name__)
         self._guarded = False
-        self._postgres = AsyncPerformer(source, _checked(max_connections))
+        self._postgres = AsyncPerformer(source, _checked(max_connections), self._name)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name}>"

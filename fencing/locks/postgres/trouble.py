@@ -50,8 +50,16 @@ _MEANINGS: dict[str, tuple[bool, str]] = {
     "57": (True, "PostgreSQL has ended the connection: try again"),
 }
 
-# What a connection attempt is refused with has no SQLSTATE in libpq, but its words.
-_HOPELESS = ("authentication failed", "does not exist", "pg_hba.conf", "no password supplied")
+# What a connection attempt is refused with has no SQLSTATE in libpq, but its words; those of the
+# server begin so in most languages.
+_FATAL = "FATAL:"
+_NO_SUCH = "there is no such role or database: check the user and the database of the address"
+_REFUSALS = {
+    "does not exist": _NO_SUCH,
+    "authentication failed": "check the user and the password of the address",
+    "no password supplied": "give the address a password, or name a passfile",
+    "pg_hba.conf": "it lets nobody in from here as this user: see its pg_hba.conf",
+}
 
 
 def trouble_of(error: BaseException, *, at: float) -> Trouble:
@@ -72,16 +80,23 @@ def trouble_of(error: BaseException, *, at: float) -> Trouble:
     if isinstance(error, TimeoutError | psycopg.errors.ConnectionTimeout):
         return Trouble(_SILENT, passing=True, at=at)
     state = getattr(error, "sqlstate", None) or ""
-    said = str(error).strip().partition("\n")[0]
+    said = _said(error)
     for key in (state, state[:2]):
         if key in _MEANINGS:
             passing, help_ = _MEANINGS[key]
             return Trouble(f"{help_} ({said})", passing=passing, at=at)
     if state:
         return Trouble(f"PostgreSQL refused: {said} (SQLSTATE {state})", passing=False, at=at)
-    passing = not any(words in said for words in _HOPELESS)
-    return Trouble(
-        f"PostgreSQL cannot be reached: see that it runs and the address is right ({said})",
-        passing=passing,
-        at=at,
-    )
+    refusal = next((what for words, what in _REFUSALS.items() if words in said), "")
+    if refusal or _FATAL in said:
+        what = f"PostgreSQL refused the connection{refusal and ': '}{refusal}"
+    else:
+        what = "PostgreSQL cannot be reached: see that it runs and the address is right"
+    return Trouble(f"{what} ({said})", passing=not refusal, at=at)
+
+
+def _said(error: BaseException) -> str:
+    """An error's first line; of several hosts, a line of each."""
+    first, *others = str(error).strip().splitlines() or [type(error).__name__]
+    of_hosts = [line.removeprefix("- ") for line in others if line.startswith("- host")]
+    return "; ".join(of_hosts) or first

@@ -15,6 +15,7 @@ those of ``redis.Redis.from_url``; for Sentinel there are also ``sentinel_userna
 
 from __future__ import annotations
 
+import inspect
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -96,6 +97,7 @@ def client_at(url: str, **settings: Any) -> Any:
     node_at: Any = redis.cluster.ClusterNode
     nodes = [node_at(*host) for host in parts.hosts[1:]]
     given = _settings(settings, said)
+    _check_cluster_settings(given)
     plain = redis.SSLConnection if parts.tls else redis.Connection
     finding = call_end.set(now() + FIND_SECONDS)
     try:
@@ -134,13 +136,39 @@ def one_client_at(url: str, **settings: Any) -> Any:
         ValueError: The address makes no sense. Neither a user nor a password is told.
     """
     _read(url)
-    return redis.Redis.from_url(url, **settings)
+    return _check_settings(redis.Redis.from_url(url, **settings))
 
 
 def async_one_client_at(url: str, **settings: Any) -> Any:
     """:func:`one_client_at` for asyncio."""
     _read(url)
-    return redis.asyncio.Redis.from_url(url, **settings)
+    return _check_settings(redis.asyncio.Redis.from_url(url, **settings))
+
+
+def _check_settings(client: Any) -> Any:
+    """Return a client if connections can be made as it says; redis-py sees when it makes one."""
+    pool = client.connection_pool
+    try:
+        pool.connection_class(**pool.connection_kwargs)
+    except TypeError as error:
+        raise TypeError(f"{_NO_SUCH_SETTING}: {error}") from None
+    return client
+
+
+_NO_SUCH_SETTING = (
+    "redis-py does not know all settings behind the ? of the address or beside the address"
+)
+
+
+def _check_cluster_settings(given: dict[str, Any]) -> None:
+    """Raise TypeError if one is none of redis-py's, which a ``RedisCluster`` passes over."""
+    known = {
+        name
+        for made in (redis.RedisCluster, redis.Redis, *redis.SSLConnection.__mro__)
+        for name in inspect.signature(made).parameters
+    }
+    if unknown := sorted(set(given) - known):
+        raise TypeError(f"{_NO_SUCH_SETTING}: {', '.join(unknown)}")
 
 
 def _read(url: str) -> dict[str, Any]:
@@ -197,7 +225,8 @@ def _watched(sentinel: Any, parts: _Parts, settings: dict[str, Any], said: Any) 
     made = sentinel(
         parts.hosts, min_other_sentinels=others, sentinel_kwargs={**tls, **of_sentinels}
     )
-    return made.master_for(parts.path[0], **tls, **given)
+    _check_settings(made.sentinels[0])
+    return _check_settings(made.master_for(parts.path[0], **tls, **given))
 
 
 def _settings(settings: dict[str, Any], said: Any) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from fencing.clock import now
 from fencing.locks.redis.clustered import AsyncClustered, Clustered
 from fencing.locks.redis.connections import async_client_like, client_like
 from fencing.locks.redis.direct import AsyncDirect, Direct
+from fencing.service import FOR_ADDRESS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -226,6 +227,8 @@ def _check_client(client: object, wanted: Any, pipeline: type, service: str, mod
     elif isinstance(client, AnyClient | AnyAsyncClient):
         other = {"RedisLockService": "Async", "AsyncRedisLockService": ""}[service]
         advice = f"; a client of that kind goes with {other}RedisLockService"
+    elif isinstance(client, str):
+        advice = f"; {FOR_ADDRESS}"
     else:
         advice = ""
     raise TypeError(f"{service} needs a Redis or RedisCluster of {module}, not {given}{advice}")

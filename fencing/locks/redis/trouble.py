@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import redis
+import redis.asyncio.sentinel
 import redis.exceptions
+import redis.sentinel
 
 from fencing.locks.asking import Trouble
 from fencing.locks.redis.permissions import (
@@ -42,6 +46,13 @@ _NO_PERMISSION = (
 _UNREACHABLE = "Redis cannot be reached: see that it runs and its address is right, then try again"
 
 _SILENT = "Redis did not answer in time: see if it or the network is overloaded; then try again"
+
+_NO_PRIMARY = (
+    "no Sentinel names a primary: see that the Sentinels run and their addresses are right, that "
+    "the service is called as they call it, and that it has a primary; then try again"
+)
+
+_NO_CLUSTER = "this Redis is none of a cluster: its address begins with redis://, without +cluster"
 
 _MEANINGS: list[tuple[type[BaseException], str, bool, str]] = [
     (
@@ -100,6 +111,10 @@ _MEANINGS: list[tuple[type[BaseException], str, bool, str]] = [
         True,
         "the cluster does not serve this slot (CLUSTERDOWN): look at its state",
     ),
+    *(
+        (Exception, text, False, _NO_CLUSTER)
+        for text in ("Cluster mode is not enabled", "cluster support disabled")
+    ),
     (
         redis.exceptions.RedisClusterException,
         "",
@@ -125,6 +140,8 @@ _MEANINGS: list[tuple[type[BaseException], str, bool, str]] = [
             "the replicas"
         ),
     ),
+    (redis.sentinel.MasterNotFoundError, "", True, _NO_PRIMARY),
+    (redis.asyncio.sentinel.MasterNotFoundError, "", True, _NO_PRIMARY),
     (redis.ConnectionError, "", True, _UNREACHABLE),
     (redis.TimeoutError, "", True, _SILENT),
     (TimeoutError, "", True, _SILENT),
@@ -159,6 +176,12 @@ _MEANINGS: list[tuple[type[BaseException], str, bool, str]] = [
 ]
 
 
+_PRINTED_CLIENT = re.compile(
+    r"<redis\.(?:asyncio\.)?client\..*?\bhost=([^,)]*),port=(\d+).*?\)>\)>\)>"
+)
+"""How redis-py tells which Sentinel it has asked: with all settings of the connection."""
+
+
 def trouble_of(error: BaseException, *, at: float) -> Trouble:
     """Say what an error of redis-py means.
 
@@ -166,7 +189,7 @@ def trouble_of(error: BaseException, *, at: float) -> Trouble:
         error: One of `REDIS_ERRORS`.
         at: When it happened (:func:`fencing.clock.now`, seconds).
     """
-    told = str(error) or type(error).__name__
+    told = _PRINTED_CLIENT.sub(r"\1:\2", str(error)) or type(error).__name__
     passing, meaning = next(
         (
             (passing, meaning)

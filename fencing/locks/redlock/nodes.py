@@ -13,6 +13,7 @@ import redis.asyncio
 from fencing.locks.asking import ATTEMPT_SECONDS
 from fencing.locks.redis.addresses import check_behind_hosts, place_in
 from fencing.locks.redlock.asking import Quorum
+from fencing.service import FOR_ADDRESS
 
 __all__ = [
     "NODE_SECONDS",
@@ -70,8 +71,9 @@ def checked_clients(clients: Iterable[Any], *, twin: bool) -> list[Any]:
     """
     name = "AsyncRedlockService" if twin else "RedlockService"
     if isinstance(clients, redis.Redis | redis.asyncio.Redis | str):
+        hint = f"; {FOR_ADDRESS}" if isinstance(clients, str) else ""
         raise TypeError(
-            f"{name} needs a list of clients, one for each node, not {type(clients).__name__}"
+            f"{name} needs a list of clients, one for each node, not {type(clients).__name__}{hint}"
         )
     found = list(clients)
     wanted, pipeline = (
@@ -84,7 +86,9 @@ def checked_clients(clients: Iterable[Any], *, twin: bool) -> list[Any]:
             given = f"{type(client).__module__}.{type(client).__qualname__}"
             other = "RedlockService" if twin else "AsyncRedlockService"
             hint = (
-                f"; such clients go with {other}"
+                f"; {FOR_ADDRESS}"
+                if isinstance(client, str)
+                else f"; such clients go with {other}"
                 if isinstance(client, redis.Redis | redis.asyncio.Redis)
                 and not isinstance(client, redis.client.Pipeline | redis.asyncio.client.Pipeline)
                 else "; each node is one Redis, which knows nothing of the others"

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from ipaddress import IPv6Address
 from urllib.parse import unquote
 
-__all__ = ["Address", "check_hosts"]
+from fencing.service import FOR_ADDRESS
+
+__all__ = ["Address", "check_hosts", "chroot_in"]
 
 _SCHEMES = ("zookeeper", "zk")
 
@@ -74,6 +76,10 @@ def check_hosts(hosts: str) -> str:
     Raises:
         ValueError: It cannot. The message holds none of it: a password may have got there.
     """
+    if hosts.partition("://")[0].lower() in _SCHEMES:
+        raise ValueError(
+            f"hosts are zk1:2181,zk2:2181, not an address such as zookeeper://zk1; {FOR_ADDRESS}"
+        )
     places, _, chroot = hosts.partition("/")
     for number, server in enumerate(places.split(","), start=1):
         if not _is_server(server.strip()):
@@ -88,6 +94,11 @@ def check_hosts(hosts: str) -> str:
             "//, . or .. in it"
         )
     return hosts
+
+
+def chroot_in(hosts: str) -> str:
+    """The node under which all are that ``host:port,host:port/chroot`` leads to."""
+    return "/" + hosts.partition("/")[2].strip("/")
 
 
 def _is_server(server: str) -> bool:

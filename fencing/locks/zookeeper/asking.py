@@ -294,8 +294,8 @@ class Call(BaseCall):
         reply = yield from self.ask(*made)
         if any(isinstance(each, Refused) and each.why == "no node" for each in reply.came):
             raise self.error(
-                f"the node above {space.root} is not there: create the chroot of the address, or "
-                "leave it out"
+                f"ZooKeeper has no node {space.chroot}, which is the chroot of the address: create "
+                "it, or leave it out"
             )
 
     def line(self) -> Steps[list[Node]]:

@@ -71,9 +71,15 @@ def resource_of(name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """The nodes of a namespace."""
+    """The nodes of a namespace.
+
+    Attributes:
+        namespace: Its name.
+        chroot: The node under which they are, for messages; paths are told without it.
+    """
 
     namespace: str
+    chroot: str = "/"
 
     @property
     def root(self) -> str:

@@ -293,7 +293,7 @@ def _unanswered(within: float, session: Session, at: float) -> Trouble:
     failure = None if session.connected else session.failure
     if failure is not None:
         return trouble_of(failure, at=at)
-    return silence(within, connected=session.connected, at=at)
+    return silence(within, session.hosts, connected=session.connected, at=at)
 
 
 def _each(batch: Batch, within: float, session: Session) -> list[Reply | Trouble]:

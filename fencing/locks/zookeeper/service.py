@@ -19,7 +19,7 @@ from fencing.clock import now
 from fencing.locks.base import AsyncBaseLockService, BaseLockService
 from fencing.locks.extras import needing
 from fencing.locks.zookeeper import acquiring, inspecting, steps
-from fencing.locks.zookeeper.address import Address, check_hosts
+from fencing.locks.zookeeper.address import Address, check_hosts, chroot_in
 from fencing.locks.zookeeper.judging import Sightings
 from fencing.locks.zookeeper.names import Space, check_namespace
 
@@ -80,8 +80,9 @@ class ZooKeeperLockService(BaseLockService):
         **kwargs: Any,  # noqa: ANN401 - kazoo's
     ) -> None:
         super().__init__()
-        self._space = Space(check_namespace(namespace))
+        name = check_namespace(namespace)
         self._session = _session(hosts, session_timeout, user, password, kwargs)
+        self._space = Space(name, chroot_in(hosts))
         self._zookeeper: Performer = _performing().Performer(self._session)
         self._sightings = Sightings()
         self.namespace = namespace
@@ -213,8 +214,9 @@ class AsyncZooKeeperLockService(AsyncBaseLockService):
         **kwargs: Any,  # noqa: ANN401 - kazoo's
     ) -> None:
         super().__init__()
-        self._space = Space(check_namespace(namespace))
+        name = check_namespace(namespace)
         self._session = _session(hosts, session_timeout, user, password, kwargs)
+        self._space = Space(name, chroot_in(hosts))
         self._zookeeper: AsyncPerformer = _performing().AsyncPerformer(self._session)
         self._sightings = Sightings()
         self.namespace = namespace

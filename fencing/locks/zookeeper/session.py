@@ -51,6 +51,20 @@ CLOSE_SECONDS = 2.0
 _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_jitter": 0.3, "max_delay": 0.25}
 
 
+class UnreachableError(OSError):
+    """A server to which no connection could be made."""
+
+    def __init__(self, place: str, error: BaseException) -> None:
+        super().__init__(f"{place}: {str(error) or type(error).__name__}")
+        self.__cause__ = error
+
+
+def _place_in(*, address: tuple[Any, ...], hostname: str | None = None, **_: object) -> str:
+    """What a connection was to be made to, by the name that it was given."""
+    host = hostname or address[0]
+    return f"[{host}]:{address[1]}" if ":" in host else f"{host}:{address[1]}"
+
+
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
     """Tells of connections that could not be made, which kazoo keeps to itself."""
 
@@ -64,7 +78,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
         try:
             return super().create_connection(*args, **kwargs)
         except Exception as error:
-            self._failed(error)
+            self._failed(UnreachableError(_place_in(**kwargs), error))
             raise
 
 
@@ -87,12 +101,14 @@ class Session:
         options: For ``KazooClient``.
 
     Attributes:
+        hosts: As given.
         failure: Why the last attempt to reach a server has failed; ``None``: there is a connection.
     """
 
     def __init__(self, hosts: str, options: dict[str, Any]) -> None:
-        self._hosts = hosts
+        self.hosts = hosts
         self._options = options
+        self._client_with(None)  # so that what kazoo does not take is told at once
         self._of_parents: list[Any] = []
         self._begin_anew()
 
@@ -237,12 +253,18 @@ class Session:
         if self._client is not None:
             return
         handler = _Handler(lambda error: self._could_not_connect(client, error))
-        client = KazooClient(
-            self._hosts, handler=handler, connection_retry=dict(_RECONNECT), **self._options
-        )
+        client = self._client_with(handler)
         client.add_listener(lambda state: self._changed(client, state))
         self._client, self._failures, self._outstanding = client, 0, set()
         client.start_async()
+
+    def _client_with(self, handler: _Handler | None) -> Any:  # noqa: ANN401 - kazoo has no types
+        try:
+            return KazooClient(
+                self.hosts, handler=handler, connection_retry=dict(_RECONNECT), **self._options
+            )
+        except TypeError as error:
+            raise TypeError(f"a KazooClient does not take such settings: {error}") from None
 
     # What kazoo's threads call.
 

@@ -95,15 +95,22 @@ def trouble_of(error: BaseException, *, at: float) -> Trouble:
     return trouble
 
 
-def silence(seconds: float, *, connected: bool, at: float) -> Trouble:
-    """The trouble that there was no answer within so many seconds."""
+def silence(seconds: float, hosts: str, *, connected: bool, at: float) -> Trouble:
+    """The trouble that there was no answer within so many seconds.
+
+    Args:
+        seconds: How many.
+        hosts: Of whom.
+        connected: Whether there is a session.
+        at: When it was given up (:func:`fencing.clock.now`, seconds).
+    """
     what = (
         "see if it or the network is overloaded"
         if connected
         else "there is no session; see that its servers run, that most of them reach each other (a "
         "server without a quorum lets nobody in), and that the address is right"
     )
-    message = f"ZooKeeper did not answer within {seconds:.2f} s: {what}; then try again"
+    message = f"ZooKeeper ({hosts}) did not answer within {seconds:.2f} s: {what}; then try again"
     trouble = Trouble(message, passing=True, at=at)
     trouble.__cause__ = TimeoutError(f"no answer within {seconds:.2f} s")
     return trouble

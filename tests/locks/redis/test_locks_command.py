@@ -10,6 +10,7 @@ import redis
 from click.testing import CliRunner
 
 from fencing import LeaseLostError, RedisLockService
+from fencing.cli.locks import _place
 from fencing.cli.main import main
 from fencing.embedded.cluster import ValkeyCluster
 from fencing.locks.redis.scripts import keys_of
@@ -99,7 +100,7 @@ def test_it_asks_all_of_a_cluster() -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        ((), 2, "pass URL, or set FENCING_REDIS_URL"),
+        ((), 2, "pass URL, or set FENCING_LOCKS_URL or FENCING_REDIS_URL"),
         (("nonsense://x",), 1, "Error: "),
         (("redis://127.0.0.1:1",), 1, "Error: lock service: Redis cannot be reached"),
         (("redis://127.0.0.1:1", "--cluster"), 1, "Error: "),
@@ -124,3 +125,19 @@ def test_the_address_may_come_from_the_environment(
     service.acquire("r", ttl=60)
     told = call(*here[1:], env={"FENCING_REDIS_URL": here[0]})
     assert told.output.endswith("1 held.\n")
+    assert "(FENCING_REDIS_URL):" in told.stderr
+    of_any_kind = {"FENCING_LOCKS_URL": here[0], "FENCING_REDIS_URL": "redis://127.0.0.1:1"}
+    assert "(FENCING_LOCKS_URL):" in call(*here[1:], env=of_any_kind).stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("redis://user:secret@host:6379/0?client_name=x", "redis://host:6379/0"),
+        ("redis://:s?cret@host:6379/0", "redis://..."),
+        ("redlock://u:secret@a,u:secret@b,c", "redlock://..."),
+        ("redis+sentinel://host/S?sentinel_password=x@secret", "redis+sentinel://..."),
+    ],
+)
+def test_where_it_looked_is_told_without_secrets(url: str, place: str) -> None:
+    assert _place(url) == place
