@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import re
 import struct
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["HttpRequests", "PostgresRequests", "RedisRequests", "Request", "ZooKeeperRequests"]
+__all__ = [
+    "HttpRequests",
+    "PostgresRequests",
+    "RedisRequests",
+    "Request",
+    "Requests",
+    "ZooKeeperRequests",
+]
 
 Request: TypeAlias = tuple[bytes, ...]
 
@@ -17,21 +25,38 @@ Request: TypeAlias = tuple[bytes, ...]
 ENCRYPTION_REQUESTS = (80877103, 80877104)
 
 
-class RedisRequests:
-    """Commands: arrays of bulk strings."""
+class Requests(ABC):
+    """Reads what one client sends.
+
+    Attributes:
+        unfinished: The beginning of a request whose end has not come yet.
+    """
 
     def __init__(self) -> None:
-        self._buffer = b""
+        self.unfinished = b""
+
+    @abstractmethod
+    def feed(self, data: bytes) -> Iterator[Request]:
+        """Yield the requests that are complete now."""
+
+    @classmethod
+    def is_heartbeat(cls, answer: bytes) -> bool:  # noqa: ARG003 - most protocols have none
+        """Whether what a server says is an answer to a heartbeat, and nothing else."""
+        return False
+
+
+class RedisRequests(Requests):
+    """Commands: arrays of bulk strings."""
 
     def feed(self, data: bytes) -> Iterator[Request]:
         """Yield the commands that are complete now."""
-        self._buffer += data
+        self.unfinished += data
         while (parsed := self._parse()) is not None:
-            words, self._buffer = parsed
+            words, self.unfinished = parsed
             yield words
 
     def _parse(self) -> tuple[Request, bytes] | None:
-        head, separator, rest = self._buffer.partition(b"\r\n")
+        head, separator, rest = self.unfinished.partition(b"\r\n")
         if not separator:
             return None
         if not head.startswith(b"*"):
@@ -46,7 +71,7 @@ class RedisRequests:
         return tuple(words), rest
 
 
-class ZooKeeperRequests:
+class ZooKeeperRequests(Requests):
     """Requests: the number of what is asked; neither the greeting nor pings."""
 
     PING = -2
@@ -54,17 +79,17 @@ class ZooKeeperRequests:
     BARE_ANSWER = 20  # bytes: the size, and a header without a body
 
     def __init__(self) -> None:
-        self._buffer = b""
+        super().__init__()
         self._greeted = False
 
     def feed(self, data: bytes) -> Iterator[Request]:
         """Yield the requests that are complete now."""
-        self._buffer += data
-        while len(self._buffer) >= self.SIZE_BYTES:
-            (size,) = struct.unpack_from("!I", self._buffer)
-            if len(self._buffer) < 4 + size:
+        self.unfinished += data
+        while len(self.unfinished) >= self.SIZE_BYTES:
+            (size,) = struct.unpack_from("!I", self.unfinished)
+            if len(self.unfinished) < 4 + size:
                 return
-            message, self._buffer = self._buffer[4 : 4 + size], self._buffer[4 + size :]
+            message, self.unfinished = self.unfinished[4 : 4 + size], self.unfinished[4 + size :]
             if self._greeted:
                 number, kind = struct.unpack_from("!iI", message)
                 if number != self.PING:
@@ -78,59 +103,63 @@ class ZooKeeperRequests:
         return bare and struct.unpack_from("!i", answer, cls.SIZE_BYTES) == (cls.PING,)
 
 
-class PostgresRequests:
-    """Frontend messages: their type and, for ``Q`` (query) and ``P`` (parse), the SQL.
+class PostgresRequests(Requests):
+    """Frontend messages: their type and, for ``Q`` (query), ``P`` (parse), ``B`` (bind), the SQL.
+
+    That of a bind is the statement's, which was parsed earlier, perhaps much earlier.
 
     A round trip ends with each ``Q`` and each ``S`` (sync).
     """
 
     def __init__(self) -> None:
-        self._buffer = b""
+        super().__init__()
         self._started = False
+        self._prepared: dict[bytes, bytes] = {}
 
     def feed(self, data: bytes) -> Iterator[Request]:
         """Yield the messages that are complete now; none of the start-up."""
-        self._buffer += data
+        self.unfinished += data
         while True:
             type_bytes = 1 if self._started else 0
-            if len(self._buffer) < type_bytes + 4:
+            if len(self.unfinished) < type_bytes + 4:
                 return
-            (size,) = struct.unpack_from("!I", self._buffer, type_bytes)
+            (size,) = struct.unpack_from("!I", self.unfinished, type_bytes)
             end = type_bytes + size
-            if len(self._buffer) < end:
+            if len(self.unfinished) < end:
                 return
-            message, self._buffer = self._buffer[:end], self._buffer[end:]
+            message, self.unfinished = self.unfinished[:end], self.unfinished[end:]
             if self._started:
                 yield self._message(message[:1], message[5:])
             else:
                 (code,) = struct.unpack_from("!I", message, 4)
                 self._started = code not in ENCRYPTION_REQUESTS
 
-    @staticmethod
-    def _message(kind: bytes, body: bytes) -> Request:
+    def _message(self, kind: bytes, body: bytes) -> Request:
         if kind == b"Q":
             return kind, body.rstrip(b"\0")
         if kind == b"P":
-            return kind, body.split(b"\0")[1]
+            name, sql, _ = body.split(b"\0", 2)
+            self._prepared[name] = sql
+            return kind, sql
+        if kind == b"B":
+            _, name, _ = body.split(b"\0", 2)
+            return kind, self._prepared.get(name, b"")
         return (kind,)
 
 
-class HttpRequests:
+class HttpRequests(Requests):
     """Requests of HTTP/1.1 with a Content-Length: what for (the path), and the body."""
 
     _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 
-    def __init__(self) -> None:
-        self._buffer = b""
-
     def feed(self, data: bytes) -> Iterator[Request]:
         """Yield the requests that are complete now."""
-        self._buffer += data
+        self.unfinished += data
         while True:
-            head, separator, rest = self._buffer.partition(b"\r\n\r\n")
+            head, separator, rest = self.unfinished.partition(b"\r\n\r\n")
             length = self._LENGTH.search(head)
             size = int(length[1]) if length else 0
             if not separator or len(rest) < size:
                 return
-            self._buffer = rest[size:]
+            self.unfinished = rest[size:]
             yield head.split()[1], rest[:size]

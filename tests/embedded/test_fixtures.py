@@ -10,7 +10,6 @@ import psycopg
 import pytest
 import redis
 
-from fencing.embedded.proxy import TcpProxy
 from tests.support.databases import DatabaseFactory, plain_url
 from tests.support.processes import ChildProcess
 
@@ -102,58 +101,3 @@ class TestProcesses:
         with ChildProcess(fail) as child:
             child.wait()
             child.kill()
-
-
-class TestProxy:
-    def test_a_swallowed_reply_belongs_to_an_executed_command(
-        self, redis_url: str, redis_client: redis.Redis, redis_namespace: str
-    ) -> None:
-        with TcpProxy.to(redis_url) as proxy, redis.Redis.from_url(proxy.url, retry=None) as client:
-            client.ping()
-            proxy.swallow_reply(containing=b"INCR")
-            client.ping()
-            with pytest.raises(redis.ConnectionError):
-                client.incr(redis_namespace)
-            assert proxy.swallowed.is_set()
-            assert redis_client.get(redis_namespace) == b"1"
-            assert proxy.commands("INCRBY") == 1
-            assert client.incr(redis_namespace) == 2
-            assert proxy.commands("incrby") == 2
-
-    def test_refuse_and_accept(self, redis_url: str) -> None:
-        with TcpProxy.to(redis_url) as proxy, redis.Redis.from_url(proxy.url, retry=None) as client:
-            client.ping()
-            proxy.refuse()
-            with pytest.raises(redis.ConnectionError):
-                client.ping()
-            with pytest.raises(redis.ConnectionError, match="refused"):
-                client.ping()
-            proxy.accept()
-            assert client.ping()
-
-    def test_held_replies_arrive_when_released(self, redis_url: str) -> None:
-        with (
-            TcpProxy.to(redis_url) as proxy,
-            redis.Redis.from_url(proxy.url, retry=None, socket_timeout=0.1) as client,
-        ):
-            client.ping()
-            proxy.hold()
-            with pytest.raises(redis.TimeoutError):
-                client.ping()
-            assert proxy.held.is_set()
-            proxy.release()
-            assert client.ping()
-
-    def test_messages_to_postgresql_are_counted(self, database: str) -> None:
-        with (
-            TcpProxy.to(database) as proxy,
-            psycopg.connect(plain_url(proxy.url), autocommit=True) as connection,
-        ):
-            proxy.reset_counts()
-            connection.execute("SELECT 1")
-            connection.execute("SELECT %s", [1])
-            assert (b"Q", b"SELECT 1") in proxy.requests or (b"P", b"SELECT 1") in proxy.requests
-            assert proxy.commands("Q", "S") == 2
-            proxy.cut()
-            with pytest.raises(psycopg.OperationalError):
-                connection.execute("SELECT 1")

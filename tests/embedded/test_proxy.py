@@ -1,0 +1,272 @@
+"""A proxy that fails on command."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import urllib.request
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+import redis
+
+from fencing.embedded.asking import until
+from fencing.embedded.proxy import TcpProxy
+from tests.support.databases import plain_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fencing.embedded import ValkeyProcess
+
+
+@pytest.fixture
+def table(database: str) -> Iterator[psycopg.Connection]:
+    """A direct connection to a database with an empty table t."""
+    with psycopg.connect(plain_url(database), autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (n int)")
+        yield connection
+
+
+def rows(table: psycopg.Connection) -> list[int]:
+    return [n for (n,) in table.execute("SELECT n FROM t ORDER BY n")]
+
+
+class TestProxy:
+    def test_a_swallowed_reply_belongs_to_an_executed_command(
+        self, redis_url: str, redis_client: redis.Redis, redis_namespace: str
+    ) -> None:
+        with TcpProxy.to(redis_url) as proxy, redis.Redis.from_url(proxy.url, retry=None) as client:
+            client.ping()
+            proxy.swallow_reply(containing=b"INCR")
+            client.ping()
+            with pytest.raises(redis.ConnectionError):
+                client.incr(redis_namespace)
+            assert proxy.swallowed.is_set()
+            assert redis_client.get(redis_namespace) == b"1"
+            assert proxy.commands("INCRBY") == 1
+            assert client.incr(redis_namespace) == 2
+            assert proxy.commands("incrby") == 2
+
+    def test_refuse_and_accept(self, redis_url: str) -> None:
+        with TcpProxy.to(redis_url) as proxy, redis.Redis.from_url(proxy.url, retry=None) as client:
+            client.ping()
+            proxy.refuse()
+            with pytest.raises(redis.ConnectionError):
+                client.ping()
+            with pytest.raises(redis.ConnectionError, match="refused"):
+                client.ping()
+            proxy.accept()
+            assert client.ping()
+
+    def test_held_replies_arrive_when_released(self, redis_url: str) -> None:
+        with (
+            TcpProxy.to(redis_url) as proxy,
+            redis.Redis.from_url(proxy.url, retry=None, socket_timeout=0.1) as client,
+        ):
+            client.ping()
+            proxy.hold()
+            with pytest.raises(redis.TimeoutError):
+                client.ping()
+            assert proxy.held.is_set()
+            proxy.release()
+            assert client.ping()
+
+    def test_messages_to_postgresql_are_counted(self, database: str) -> None:
+        with (
+            TcpProxy.to(database) as proxy,
+            psycopg.connect(plain_url(proxy.url), autocommit=True) as connection,
+        ):
+            proxy.reset_counts()
+            connection.execute("SELECT 1")
+            connection.execute("SELECT %s", [1])
+            assert (b"Q", b"SELECT 1") in proxy.requests or (b"P", b"SELECT 1") in proxy.requests
+            assert proxy.commands("Q", "S") == 2
+            proxy.cut()
+            with pytest.raises(psycopg.OperationalError):
+                connection.execute("SELECT 1")
+
+
+class TestRequestsThatComeLate:
+    def test_a_commit_is_delivered_after_its_client_has_gone(
+        self, database: str, table: psycopg.Connection
+    ) -> None:
+        with TcpProxy.to(database) as proxy:
+            client = psycopg.connect(plain_url(proxy.url))
+            client.execute("INSERT INTO t VALUES (1)")
+            proxy.withhold_request(b"COMMIT", cut=False)
+            committing = threading.Thread(target=lost, args=[client.commit])
+            committing.start()
+            assert proxy.withheld.wait(10)
+            with socket.socket(fileno=os.dup(client.fileno())) as connection:
+                connection.shutdown(socket.SHUT_RDWR)
+            committing.join()
+            assert rows(table) == []
+            proxy.pass_withheld_on()
+            until(lambda: rows(table) == [1], "the commit was not delivered")
+
+    def test_a_client_that_waited_gets_its_answer(
+        self, redis_url: str, redis_client: redis.Redis, redis_namespace: str
+    ) -> None:
+        with TcpProxy.to(redis_url) as proxy, redis.Redis.from_url(proxy.url, retry=None) as client:
+            proxy.withhold_request(redis_namespace.encode(), cut=False)
+            answers: list[object] = []
+            asking = threading.Thread(target=lambda: answers.append(client.incr(redis_namespace)))
+            asking.start()
+            assert proxy.withheld.wait(10)
+            assert redis_client.incr(redis_namespace) == 1
+            proxy.pass_withheld_on()
+            asking.join()
+            assert answers == [2]
+
+    def test_one_that_is_dropped_never_comes(
+        self, database: str, table: psycopg.Connection
+    ) -> None:
+        with TcpProxy.to(database) as proxy:
+            client = psycopg.connect(plain_url(proxy.url))
+            client.execute("INSERT INTO t VALUES (1)")
+            proxy.drop_request(b"COMMIT")
+            with pytest.raises(psycopg.OperationalError):
+                client.commit()
+            assert proxy.dropped.is_set()
+            client.close()
+            # Which waits for the end of that session.
+            table.execute("ALTER TABLE t ADD m int")
+            assert rows(table) == []
+
+    def test_a_prepared_statement_is_known_by_its_sql(
+        self, database: str, table: psycopg.Connection
+    ) -> None:
+        with (
+            TcpProxy.to(database) as proxy,
+            psycopg.connect(plain_url(proxy.url), autocommit=True, prepare_threshold=0) as client,
+        ):
+            client.execute("INSERT INTO t VALUES (%s)", [1])
+            proxy.drop_request(b"INSERT INTO t")
+            with pytest.raises(psycopg.OperationalError):
+                client.execute("INSERT INTO t VALUES (%s)", [2])
+        assert rows(table) == [1]
+
+    def test_what_is_looked_for_may_be_split_between_packets(
+        self, redis_url: str, redis_namespace: str
+    ) -> None:
+        with (
+            TcpProxy.to(redis_url) as proxy,
+            socket.create_connection(("127.0.0.1", proxy.port)) as client,
+        ):
+            proxy.withhold_request(f"INCR {redis_namespace}".encode(), cut=False)
+            client.sendall(b"PING\r\nIN")
+            assert client.recv(100) == b"+PONG\r\n"
+            client.sendall(f"CR {redis_namespace}\r\n".encode())
+            assert proxy.withheld.wait(10)
+            proxy.pass_withheld_on()
+            assert client.recv(100) == b":1\r\n"
+
+    def test_of_http(self) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                size = int(self.headers["Content-Length"])
+                bodies.append(json.loads(self.rfile.read(size)))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        bodies: list[object] = []
+        with HTTPServer(("127.0.0.1", 0), Handler) as server:
+            serving = threading.Thread(target=server.handle_request)
+            serving.start()
+            with TcpProxy.to(f"etcd://127.0.0.1:{server.server_port}/") as proxy:
+                proxy.withhold_request(b"v3/kv/txn")
+                url = f"http://127.0.0.1:{proxy.port}/v3/kv/txn"
+                with pytest.raises(OSError):  # noqa: PT011 - of which there are several
+                    urllib.request.urlopen(url, data=b'{"late": true}', timeout=10)
+                assert bodies == []
+                proxy.pass_withheld_on()
+                serving.join()
+        assert bodies == [{"late": True}]
+
+
+class TestSilence:
+    def test_a_reply_may_be_lost_without_a_word(
+        self, redis_url: str, redis_client: redis.Redis, redis_namespace: str
+    ) -> None:
+        with (
+            TcpProxy.to(redis_url) as proxy,
+            redis.Redis.from_url(proxy.url, retry=None, socket_timeout=0.2) as client,
+        ):
+            client.ping()
+            proxy.swallow_reply(b"INCR", silently=True)
+            with pytest.raises(redis.TimeoutError):
+                client.incr(redis_namespace)
+            assert proxy.swallowed.wait(10)
+            assert redis_client.get(redis_namespace) == b"1"
+            assert client.incr(redis_namespace) == 2  # on another connection
+
+    def test_a_partition_tells_nobody_and_delivers_late(
+        self, redis_url: str, redis_client: redis.Redis, redis_namespace: str
+    ) -> None:
+        with (
+            TcpProxy.to(redis_url) as proxy,
+            redis.Redis.from_url(proxy.url, retry=None, socket_timeout=0.2) as client,
+        ):
+            client.ping()
+            proxy.partition()
+            for _ in ("a connection there was", "a new one"):
+                with pytest.raises(redis.TimeoutError):
+                    client.incr(redis_namespace)
+            assert redis_client.get(redis_namespace) is None
+            proxy.heal()
+            until(lambda: redis_client.get(redis_namespace) == b"1", "it was not delivered")
+            assert client.ping()
+
+    def test_a_partition_hides_the_end_of_a_server(self, own_valkey: ValkeyProcess) -> None:
+        with (
+            TcpProxy.to(own_valkey.url) as proxy,
+            redis.Redis.from_url(proxy.url, retry=None, socket_timeout=0.2) as client,
+        ):
+            client.ping()
+            proxy.partition()
+            own_valkey.kill()
+            for _ in ("a connection there was", "a new one"):
+                with pytest.raises(redis.TimeoutError):
+                    client.ping()
+            proxy.heal()
+            with pytest.raises(redis.ConnectionError):
+                client.ping()
+
+
+def test_what_is_delayed_keeps_its_order(redis_url: str) -> None:
+    with (
+        TcpProxy.to(redis_url) as proxy,
+        socket.create_connection(("127.0.0.1", proxy.port)) as client,
+    ):
+        proxy.delay(0.1, requests=0.1)
+        client.sendall(b"ECHO 1\r\n")
+        until(lambda: proxy.bytes_sent > 0, "nothing was sent")
+        proxy.delay(0)
+        client.sendall(b"ECHO 2\r\n")
+        said = b""
+        while len(said) < len(b"$1\r\n1\r\n" * 2):
+            said += client.recv(100)
+        assert said == b"$1\r\n1\r\n$1\r\n2\r\n"
+
+
+def test_without_counting_nothing_is_kept(redis_url: str) -> None:
+    with (
+        TcpProxy.to(redis_url, counting=False) as proxy,
+        redis.Redis.from_url(proxy.url, retry=None) as client,
+    ):
+        client.ping()
+        assert proxy.requests == []
+        assert proxy.turns > 0
+
+
+def lost(work: Callable[[], object]) -> None:
+    with pytest.raises(psycopg.Error):
+        work()
