@@ -16,7 +16,9 @@ from fencing.embedded.process import ServerProcess, Signals
 from fencing.embedded.server import LocalServer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from fencing.embedded.standby import PostgresStandby
 
 __all__ = ["PostgresProcess"]
 
@@ -67,7 +69,8 @@ class PostgresProcess(LocalServer):
     The superuser is ``postgres``; everyone who can connect to this machine's loopback address is
     trusted to be it, so it is for machines whose local users are trusted.
 
-    ``fsync`` is off: a kill of the server loses nothing, a crash of the machine would.
+    ``fsync`` is off: neither `kill` nor `crash` loses what was acknowledged, for the system keeps
+    what was written; a crash of the machine would. ``synchronous_commit`` is on, as it is shipped.
 
     Args:
         settings: Further settings of ``postgresql.conf``; they override the defaults here.
@@ -76,9 +79,10 @@ class PostgresProcess(LocalServer):
             ``/usr/lib/postgresql/15/bin``; by default the wheel's.
         in_memory: Keep the cluster in memory (``/dev/shm``) where there is 1 GiB to spare. A new
             database takes 10 ms there, up to some hundreds on a disk.
+        false_clock: Run by a clock that ``clock.set(seconds)`` makes jump.
 
     Raises:
-        MissingServerError: If the wheel is not installed.
+        MissingServerError: If the wheel is not installed, or a false clock lacks its compiler.
     """
 
     START_TIMEOUT = 60.0  # of initdb as well
@@ -90,6 +94,7 @@ class PostgresProcess(LocalServer):
         port: int | None = None,
         bin_directory: str | Path | None = None,
         in_memory: bool = False,
+        false_clock: bool = False,
     ) -> None:
         self._programs = Path(bin_directory) if bin_directory else installed_programs()
         self._settings = {**DEVELOPMENT_SETTINGS, **(settings or {})}
@@ -99,8 +104,18 @@ class PostgresProcess(LocalServer):
             unprivileged_identity(),
             in_memory=in_memory,
         )
-        super().__init__(process, port)
+        super().__init__(process, port, false_clock=false_clock)
         self.data = self.process.directory / "data"
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """The settings it runs with, but for its port and its socket's folder."""
+        return self._settings
+
+    @property
+    def programs(self) -> Path:
+        """The folder of its programs."""
+        return self._programs
 
     @property
     def url(self) -> str:
@@ -125,6 +140,26 @@ class PostgresProcess(LocalServer):
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         self.process.run([self._programs / "postgres", "-D", self.data, *options])
 
+    def crash(self) -> None:
+        """End all its processes at once (SIGQUIT, ``pg_ctl stop -m immediate``).
+
+        Nothing is finished and no checkpoint is made; `start` recovers from the log. After `kill`,
+        in contrast, only the postmaster is dead at once: each session ends when it notices, so a
+        COMMIT that is under way may still be carried out and answered.
+        """
+        self.process.end(signal.SIGQUIT)
+
+    def standby(self, *, port: int | None = None, in_memory: bool = False) -> PostgresStandby:
+        """Make a standby of this server, which must run; it still has to be started.
+
+        Args:
+            port: Its TCP port; by default a free one.
+            in_memory: As for this server.
+        """
+        from fencing.embedded.standby import PostgresStandby  # noqa: PLC0415 - it is one of us
+
+        return PostgresStandby(self, port=port, in_memory=in_memory)
+
     def _initialise(self) -> None:
         self._make_reachable()
         # fmt: off
@@ -136,10 +171,13 @@ class PostgresProcess(LocalServer):
             "--locale=C", *self._builtin_locale(),
         ]
         # fmt: on
-        self.process.run([self._programs / "initdb", *arguments])
+        self._run_to_its_end("initdb", arguments)
+
+    def _run_to_its_end(self, program: str, arguments: Sequence[str | Path]) -> None:
+        self.process.run([self._programs / program, *arguments])
         status = self.process.wait(self.START_TIMEOUT)
         if status != 0:
-            message = f"initdb ended with status {status}:\n{self.process.tail()}"
+            message = f"{program} ended with status {status}:\n{self.process.tail()}"
             raise EmbeddedServerError(message)
 
     def _builtin_locale(self) -> list[str]:

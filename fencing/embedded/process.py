@@ -60,6 +60,9 @@ class ServerProcess:
         identity: The uid and gid to run as, instead of ours.
         in_memory: Whether the directory should be in memory, where there is room.
 
+    Attributes:
+        environment: What each `run` adds to our environment.
+
     Raises:
         EmbeddedServerError: If the supervisor does not start.
     """
@@ -74,6 +77,7 @@ class ServerProcess:
     ) -> None:
         self.name = name
         self.pid: int | None = None
+        self.environment: dict[str, str] = {}
         self._signals = signals
         self._identity = identity
         self._owner = os.getpid()
@@ -130,6 +134,7 @@ class ServerProcess:
             run=[str(argument) for argument in argv],
             log=str(self.log),
             identity=self._identity,
+            environment=self.environment,
             stop_signal=self._signals.disposal,
             death_signal=self._signals.orphaned,
         )

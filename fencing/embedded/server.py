@@ -6,6 +6,7 @@ import signal
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
+from fencing.embedded.clocks import FalseClock
 from fencing.embedded.places import EmbeddedServerError, free_port
 
 if TYPE_CHECKING:
@@ -25,13 +26,27 @@ class LocalServer(ABC):
     Args:
         process: What runs it.
         port: The TCP port; by default a free one.
+        false_clock: Whether it runs by a clock that can be made to jump.
+
+    Raises:
+        MissingProgramError: If there is to be a false clock, and no C compiler.
     """
 
     START_TIMEOUT: ClassVar[float]
     """How long a start may take, in seconds."""
 
-    def __init__(self, process: ServerProcess, port: int | None) -> None:
+    def __init__(
+        self, process: ServerProcess, port: int | None, *, false_clock: bool = False
+    ) -> None:
         self.process = process
+        self._clock: FalseClock | None = None
+        if false_clock:
+            try:
+                self._clock = FalseClock(process.directory)
+            except BaseException:
+                process.close()
+                raise
+            process.environment.update(self._clock.environment)
         self._fixed_port = port is not None
         self.port = free_port() if port is None else port
 
@@ -39,6 +54,18 @@ class LocalServer(ABC):
     def pid(self) -> int | None:
         """The server's process id; None while it does not run."""
         return self.process.pid
+
+    @property
+    def clock(self) -> FalseClock:
+        """Its false clock.
+
+        Raises:
+            EmbeddedServerError: If it was started without one.
+        """
+        if self._clock is None:
+            message = f"{self.process.name} was started without false_clock=True"
+            raise EmbeddedServerError(message)
+        return self._clock
 
     @abstractmethod
     def launch(self) -> None:

@@ -65,7 +65,8 @@ class Server:
     Args:
         command: What the parent sent: ``run`` (argv), ``log`` (file its output is appended to),
             ``identity`` (uid and gid to run as, or None), ``death_signal`` (what the kernel sends
-            it if we die), ``stop_signal`` (what we send it at the end).
+            it if we die), ``stop_signal`` (what we send it at the end), ``environment`` (what to
+            add to ours).
         directory: Its working directory.
     """
 
@@ -92,6 +93,7 @@ class Server:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     cwd=directory,
+                    env={**os.environ, **command["environment"]},
                     user=uid,
                     group=gid,
                     extra_groups=[] if identity else None,

