@@ -109,7 +109,7 @@ def _final(connection: Connection, admitted: set[str]) -> Final:
     return Final(
         rows=_pairs(connection, _ROWS),
         balances=_pairs(connection, _BALANCES),
-        elements=elements,
+        elements={row: dict(counts) for row, counts in elements.items()},
         marks=marks,
     )
 

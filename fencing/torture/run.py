@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fencing.clock import now
 from fencing.torture.faults import MissedError, available
-from fencing.torture.history import Fault
+from fencing.torture.history import Fault, Harm
 from fencing.torture.loading import load
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ _BEGINNING = 120.0
 """How long the workers' beginnings may take, in seconds: a loaded machine imports slowly."""
 _GRACE = 30.0
 """How long a worker may take to end what it has begun, in seconds; then it is killed."""
+
+_STOPS = frozenset({Harm.WORKER})
 
 
 class RunError(RuntimeError):
@@ -127,7 +129,7 @@ class _Conductor:
         self._resume_at.pop(worker, None)
         self._stage.forget(worker)
         if worker.status == -signal.SIGKILL:
-            self.faults.append(Fault("worker died", worker.name, now(), now()))
+            self.faults.append(Fault("worker died", worker.name, now(), now(), _STOPS))
             if replace:
                 number = int(worker.name.removeprefix("w").partition(".")[0])
                 self._stage.start_worker(number, dangerous=self._dangerous)
@@ -137,7 +139,8 @@ class _Conductor:
         if worker not in self._resume_at:
             pause = self._settings.ttl * self._chance.uniform(0.1, 4.0)
             self._resume_at[worker] = now() + pause
-            self.faults.append(Fault("worker stopped", worker.name, now(), now() + pause))
+            stopped = Fault("worker stopped", worker.name, now(), now() + pause, _STOPS)
+            self.faults.append(stopped)
         elif now() >= self._resume_at[worker]:
             del self._resume_at[worker]
             worker.resume()
@@ -159,7 +162,7 @@ class _Conductor:
                 self._striking.append(_Striking(kind, self._stage, self._chance))
 
     def _note(self, fault: _Striking) -> None:
-        self.faults.append(Fault(fault.kind.name, "", fault.since, now()))
+        self.faults.append(Fault(fault.kind.name, "", fault.since, now(), fault.kind.harms))
 
     def _pause(self) -> float:
         return self._settings.ttl * self._chance.expovariate(1 / _BETWEEN_FAULTS)

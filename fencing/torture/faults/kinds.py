@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator  # noqa: TC003 - a dataclass's annotations
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random  # noqa: TC003 - as above
 from typing import TYPE_CHECKING
 
 from fencing.torture.faults import processes
+from fencing.torture.history import Harm
 from fencing.torture.stage import Stage  # noqa: TC001 - as above
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class FaultKind:
         breaks_order: Whether a lock service may forget a lock by it, so that the trust of two
             holders may overlap.
         loses_acknowledged: Whether the database may forget by it what it has acknowledged.
+        harms: What may go wrong by it; of what is done to a lock service, that may in any case.
     """
 
     name: str
@@ -38,18 +40,25 @@ class FaultKind:
     weight: float = 1.0
     breaks_order: bool = False
     loses_acknowledged: bool = False
+    harms: frozenset[Harm] = frozenset()
 
+
+_WORKER = frozenset({Harm.WORKER})
+_DATABASE = frozenset({Harm.DATABASE, Harm.SESSIONS})
 
 _OF_PROCESSES = (
-    FaultKind("worker stopped", processes.stop_a_worker, weight=3.0),
-    FaultKind("worker killed", processes.kill_a_worker),
-    FaultKind("backend killed", processes.kill_a_backend),
+    FaultKind("worker stopped", processes.stop_a_worker, weight=3.0, harms=_WORKER),
+    FaultKind("worker killed", processes.kill_a_worker, harms=_WORKER),
+    FaultKind("backend killed", processes.kill_a_backend, harms=_DATABASE),
 )
 
 
 def kinds(stage: Stage) -> Mapping[str, FaultKind]:
     """All kinds that a stage can be struck by, by name."""
-    return {kind.name: kind for kind in (*_OF_PROCESSES, *stage.locks.faults())}
+    of_locks = (
+        replace(kind, harms=kind.harms | {Harm.LOCK_SERVICE}) for kind in stage.locks.faults()
+    )
+    return {kind.name: kind for kind in (*_OF_PROCESSES, *of_locks)}
 
 
 def available(stage: Stage, names: tuple[str, ...] | None) -> list[FaultKind]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["kill_a_backend", "kill_a_worker", "stop_a_worker"]
 
 _BACKENDS = text("SELECT pid FROM pg_stat_activity WHERE usename = :role ORDER BY pid")
+
+_RECOVERS = 0.05
+"""How often a database that recovers is asked whether it has, in seconds."""
 
 
 def stop_a_worker(stage: Stage, chance: Random) -> Generator[float, None, None]:
@@ -39,6 +44,12 @@ def kill_a_backend(stage: Stage, chance: Random) -> Generator[float, None, None]
     """SIGKILL of a worker's server process: PostgreSQL ends all others, and recovers."""
     with stage.owner.connect() as connection:
         pids = list(connection.execute(_BACKENDS, {"role": stage.role}).scalars())
-    if pids:
-        os.kill(chance.choice(pids), signal.SIGKILL)
-    yield 0.0
+    if not pids:
+        return
+    os.kill(chance.choice(pids), signal.SIGKILL)
+    recovered = False
+    while not recovered:
+        yield _RECOVERS
+        with suppress(OperationalError), stage.owner.connect() as connection:
+            connection.execute(_BACKENDS, {"role": stage.role})
+            recovered = True
