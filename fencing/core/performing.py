@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
     from fencing.core.plan import Step
+    from fencing.request import AcquireRequest
     from fencing.service import AsyncLockService, LockService
 
 __all__ = [
@@ -178,13 +179,34 @@ def _perform_step(step: Step, locks: LockService) -> object:
 
 def _lock(step: Lock | LockTogether, locks: LockService) -> object:
     match step:
-        case Lock(request) if request.blocking:
-            return locks.acquire(request.resource, **request.forwarded)
         case Lock(request):
-            return locks.try_acquire(request.resource, **request.forwarded)
+            return _asked(request, locks)
         case LockTogether(requests):
             grant_all = getattr(locks, "grant_all", None)  # not every lock service can
             return None if grant_all is None else grant_all(requests)
+
+
+def _asked(request: AcquireRequest, locks: LockService) -> Lease | None:
+    """Ask with what :attr:`AcquireRequest.forwarded` says, each argument by its name.
+
+    With ``**`` CPython looks for signals when the lock service has returned: what a handler raises
+    would come when the lease is in nobody's hands yet.
+    """
+    resource, ttl, owner, floor = request.resource, request.ttl, request.owner_label, request.floor
+    keepalive, lifetime = request.keepalive, request.max_lifetime
+    if not request.blocking:
+        if not keepalive:
+            return locks.try_acquire(resource, ttl=ttl, owner=owner, floor=floor)
+        return locks.try_acquire(
+            resource, ttl=ttl, owner=owner, floor=floor, keepalive=True, max_lifetime=lifetime
+        )
+    timeout = request.blocking_timeout
+    if not (request.fair or keepalive):
+        return locks.acquire(resource, ttl=ttl, owner=owner, floor=floor, blocking_timeout=timeout)
+    return locks.acquire(
+        resource, ttl=ttl, owner=owner, floor=floor, blocking_timeout=timeout, fair=request.fair,
+        keepalive=keepalive, max_lifetime=lifetime,
+    )  # fmt: skip
 
 
 def _give_back(lease: Lease) -> None:

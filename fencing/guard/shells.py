@@ -221,7 +221,13 @@ class Guard(BaseGuard[Lease], AcquiresAll):
 
             @functools.wraps(function)
             def held(*args: P.args, **kwargs: P.kwargs) -> R:
-                with self.acquire(resource(*args, **kwargs), **options):
+                # Not with **options, when CPython would look for signals before the block begins.
+                with self.acquire(
+                    resource(*args, **kwargs), ttl=ttl, blocking=blocking,
+                    blocking_timeout=blocking_timeout, owner=owner, fair=fair,
+                    keepalive=keepalive, max_lifetime=max_lifetime, on_lost=on_lost,
+                    reentrant=reentrant,
+                ):  # fmt: skip
                     return function(*args, **kwargs)
 
             return held

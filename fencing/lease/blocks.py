@@ -65,6 +65,12 @@ class Blocks:
         with self._lock:
             return self._acquired <= 1
 
+    @property
+    def ends_when_given_back(self) -> bool:
+        """Whether the lease is to be released when the next acquisition is given back."""
+        with self._lock:
+            return self._acquired <= 1 and (not self._levels or self._levels[-1] <= 1)
+
     def give_back(self) -> bool:
         """One acquisition is given back; whether the lease is to be released with it."""
         with self._lock:

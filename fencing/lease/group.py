@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, overload
 
 from fencing.errors import FencingError, LeaseLostError, LockServiceError
+from fencing.interrupts import begins_in_its_try
 from fencing.lease import AsyncLease, BaseLease, Lease
 from fencing.lease.freeing import Failure, free_together, free_together_async, raise_all
 from fencing.request import check_ttl
@@ -124,6 +125,7 @@ class LeaseGroup(BaseLeaseGroup[Lease]):
             elif outcome is not None:
                 raise outcome
 
+    @begins_in_its_try
     def release(self) -> None:
         """Give all of them back; each is tried, whatever becomes of the others.
 
@@ -150,6 +152,7 @@ class LeaseGroup(BaseLeaseGroup[Lease]):
     async def __aexit__(self, *exception: object) -> None:
         """Never reached; Python asks for it first."""
 
+    @begins_in_its_try
     def __enter__(self) -> Self:
         try:
             with ExitStack() as stack:
@@ -163,6 +166,7 @@ class LeaseGroup(BaseLeaseGroup[Lease]):
             self._give_up()
             raise
 
+    @begins_in_its_try
     def __exit__(
         self,
         kind: type[BaseException] | None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, Self
 from fencing.cancelling import CancelledBlock
 from fencing.clock import now
 from fencing.errors import FencingError, LeaseLostError, LockServiceError
+from fencing.interrupts import begins_in_its_try
 from fencing.lease.base import BaseLease
 from fencing.lease.trust import trust_ends
 from fencing.request import check_ttl
@@ -109,6 +110,7 @@ class Lease(BaseLease):
         self.raise_if_over()
         self.blocks.acquired_again()
 
+    @begins_in_its_try
     def release(self) -> None:
         """Give the lease back. Releasing twice, or in a forked child, does nothing.
 
@@ -119,8 +121,17 @@ class Lease(BaseLease):
             LeaseLostError: It had been lost before.
             LockServiceError: The lock service could not be told; the lock ends by its ttl.
         """
-        if not self.released and not self.is_foreign and self.blocks.give_back():
-            self._free()
+        ends: bool | None = None
+        try:
+            ends = self.blocks.ends_when_given_back
+            if not self.released and not self.is_foreign and self.blocks.give_back():
+                self._free()
+        except FencingError:
+            raise
+        except BaseException:
+            ends = self.blocks.ends_when_given_back if ends is None else ends
+            self._interrupted(self.blocks.depth, ended=ends)
+            raise
 
     def _free(self) -> None:
         lost = self.was_found_lost
@@ -184,6 +195,7 @@ class Lease(BaseLease):
     async def __aexit__(self, *exception: object) -> None:
         """Never reached; Python asks for it first."""
 
+    @begins_in_its_try
     def __enter__(self) -> Self:
         depth = -1  # of open blocks; of which nothing was changed before it is asked for
         try:
@@ -197,6 +209,7 @@ class Lease(BaseLease):
             self._interrupted(depth, ended=depth == 0 and self.blocks.is_outermost)
             raise
 
+    @begins_in_its_try
     def __exit__(
         self,
         kind: type[BaseException] | None,

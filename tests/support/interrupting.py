@@ -5,15 +5,16 @@ from __future__ import annotations
 import linecache
 import sys
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING
 
-from fencing.lease import leases
+from fencing.interrupts import is_begun_unseen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import FrameType, ModuleType, TracebackType
+    from types import CodeType, FrameType, ModuleType
 
-__all__ = ["came_before_anything_could_be_done", "interrupted_before_line"]
+__all__ = ["interrupted_before_line"]
 
 
 @contextmanager
@@ -26,9 +27,7 @@ def interrupted_before_line(number: int, *modules: ModuleType) -> Iterator[list[
         if frame.f_code.co_filename not in files:
             return None
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-        # Python runs the line of a block again at its end, where no signal would be handled; nor is
-        # one at a try, where there is nothing to do.
-        if happened == "line" and not line.startswith(("with ", "async with ", "try:")):
+        if happened == "line" and _can_be_interrupted(frame, line):
             lines.append(line)
             if len(lines) == number:
                 sys.settrace(before)
@@ -43,15 +42,18 @@ def interrupted_before_line(number: int, *modules: ModuleType) -> Iterator[list[
         sys.settrace(before)
 
 
-def came_before_anything_could_be_done(traceback: TracebackType | None) -> bool:
-    """Whether an exception came between the end of acquire and the first line of the block.
+def _can_be_interrupted(frame: FrameType, line: str) -> bool:
+    # Python runs the line of a block again at its end, where no signal would be handled; nor is one
+    # at a try, where there is nothing to do.
+    if line.startswith(("with ", "async with ", "try:")):
+        return False
+    return frame.f_lineno >= _first_line(frame.f_code)
 
-    Or between its last line and the first of its end: there Python cannot catch it.
-    """
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        if code.co_filename == leases.__file__ and code.co_name in {"__enter__", "__exit__"}:
-            lines = sorted({line for *_, line in code.co_lines() if line is not None})
-            return traceback.tb_lineno in lines[:2]
-        traceback = traceback.tb_next
-    return False
+
+@cache
+def _first_line(code: CodeType) -> int:
+    """The first one before which a signal may come; where a function begins in its try: in that."""
+    if not is_begun_unseen(code):
+        return 0
+    lines = enumerate(linecache.getlines(code.co_filename), start=1)
+    return next(n for n, line in lines if n > code.co_firstlineno and line.strip() == "try:")
