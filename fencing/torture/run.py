@@ -193,7 +193,12 @@ def run(stage: Stage, progress: Callable[[float], None] = lambda _: None) -> His
         RunError: A worker failed in a way that is none of the faults.
     """
     conductor = _Conductor(stage, progress)
+    began = now()
     conductor.conduct()
+    if not stage.locks.keeps_order:
+        # It may refuse, forget and not answer at any time: nobody else is to blame then.
+        lies = Fault("lock service lies", "", began, now(), frozenset({Harm.LOCK_SERVICE}))
+        conductor.faults.append(lies)
     struck = {fault.kind for fault in conductor.faults}
     known = available(stage, stage.settings.faults)
     return load(
