@@ -9,7 +9,15 @@ from sqlalchemy import insert
 
 from fencing.migration import install
 from fencing.schema import ddl
-from fencing.torture.tables import INITIAL_BALANCE, PARTS, ROLE, TEMPLATES, Account, Register
+from fencing.torture.tables import (
+    INITIAL_BALANCE,
+    PARTS,
+    ROLE,
+    SCHEMA,
+    TEMPLATES,
+    Account,
+    Register,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -50,7 +58,7 @@ def create_tables(engine: Engine, settings: Settings) -> None:
             return
         install(connection)
         for table, template in TEMPLATES.items():
-            for statement in ddl.fence_table(table, template, schema="torture"):
+            for statement in ddl.fence_table(table, template, schema=SCHEMA):
                 connection.exec_driver_sql(statement)
         for statement in _statements("watch_fence.sql"):
             connection.exec_driver_sql(statement)

@@ -162,6 +162,7 @@ class _Told:
             blocked_by=tuple(refused.get("blocked_by", ())),
             patience=asked["patience"],
             ttl=asked["ttl"],
+            evicts=asked["evicts"],
         )
 
     def _transaction(self, name: str, known: dict[str, Any]) -> Transaction:

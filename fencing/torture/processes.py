@@ -32,6 +32,10 @@ class WorkerProcess:
         plan: What it is told.
         module: The program; another one than ours may change something before it runs ours.
         environment: What is added to its environment.
+
+    Attributes:
+        stopped: Whether it has stopped, as far as was looked.
+        held: Whether somebody has stopped it who will resume it.
     """
 
     def __init__(
@@ -53,11 +57,17 @@ class WorkerProcess:
             },
         )
         self.stopped = False
+        self.held = False
 
     @property
     def name(self) -> str:
         """The worker's name."""
         return self.plan.worker
+
+    @property
+    def begun(self) -> bool:
+        """Whether it has begun to work, rather than just to start."""
+        return Path(self.plan.record).exists()
 
     @property
     def pid(self) -> int:
@@ -125,13 +135,14 @@ class WorkerProcess:
             time.sleep(0.002)  # waitpid knows no time-out
 
     def stop(self) -> None:
-        """Stop it wherever it is (SIGSTOP)."""
+        """Stop it wherever it is (SIGSTOP), until it is resumed."""
+        self.held = True
         self._send(signal.SIGSTOP)
 
     def resume(self) -> None:
         """Let it run on (SIGCONT)."""
         self._send(signal.SIGCONT)
-        self.stopped = False
+        self.stopped = self.held = False
 
     def kill(self) -> None:
         """End it at once (SIGKILL)."""

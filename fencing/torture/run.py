@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
+from contextlib import ExitStack, contextmanager
 from random import Random
 from typing import TYPE_CHECKING
 
 from fencing.clock import now
 from fencing.torture.faults import MissedError, available
+from fencing.torture.faults.kinds import WORKER_KILLED, WORKER_STOPPED
 from fencing.torture.history import Fault, Harm
 from fencing.torture.loading import load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Iterator
 
     from fencing.torture.faults import FaultKind
     from fencing.torture.history import History
@@ -28,10 +31,11 @@ _BETWEEN_FAULTS = 2.0
 """Between two faults, in leases, on average."""
 _BEGINNING = 120.0
 """How long the workers' beginnings may take, in seconds: a loaded machine imports slowly."""
+_DIED = "worker died"
 _GRACE = 30.0
 """How long a worker may take to end what it has begun, in seconds; then it is killed."""
-
-_STOPS = frozenset({Harm.WORKER})
+_INTERRUPTED_GRACE = 3.0
+"""The same when whoever runs it does not want to wait."""
 
 
 class RunError(RuntimeError):
@@ -44,7 +48,8 @@ class _Striking:
     def __init__(self, kind: FaultKind, stage: Stage, chance: Random) -> None:
         self.kind = kind
         self.since = now()
-        self._steps: Generator[float, None, None] = kind.strike(stage, chance)
+        self.target = ""
+        self._steps = kind.strike(stage, chance)
         self._next = 0.0
 
     def go_on(self) -> bool:
@@ -56,14 +61,22 @@ class _Striking:
         if now() < self._next:
             return False
         try:
-            self._next = now() + next(self._steps)
+            told = next(self._steps)
         except StopIteration:
             return True
+        if isinstance(told, str):
+            self.target = told
+        else:
+            self._next = now() + told
         return False
 
     def end(self) -> None:
         """Undo it now."""
         self._steps.close()
+
+    def noted(self) -> Fault:
+        """It, as it is over now."""
+        return Fault(self.kind.name, self.target, self.since, now(), self.kind.harms)
 
 
 class _Conductor:
@@ -76,50 +89,51 @@ class _Conductor:
         self._striking: list[_Striking] = []
         self._resume_at: dict[WorkerProcess, float] = {}
         self._next_fault = 0.0
+        self.interrupted = False
         self.faults: list[Fault] = []
         self.seconds = 0.0
-
-    @property
-    def _dangerous(self) -> bool:
-        return bool(self._kinds)
 
     def conduct(self) -> None:
         """Let workers work until the time is up, and then end."""
         for number in range(self._settings.workers):
-            self._stage.start_worker(number, dangerous=self._dangerous)
-        self._await_beginnings()
+            self._start(number)
+        deadline = now() + _BEGINNING
+        while not self.interrupted and not all(worker.begun for worker in self._stage.workers):
+            self._progress(0.0)
+            self._look_after_workers()
+            if now() > deadline:
+                raise RunError(f"the workers have not begun to work in {_BEGINNING:g} s")
+            time.sleep(_TICK)
         began = now()
         self._next_fault = began + self._pause()
         try:
-            while (passed := now() - began) < self._settings.seconds:
+            while not self.interrupted and (passed := now() - began) < self._settings.seconds:
                 self._progress(passed)
                 self._look_after_workers()
                 self._look_after_faults()
                 time.sleep(_TICK)
         finally:
             self.seconds = now() - began
-            for fault in self._striking:
-                fault.end()
-                self._note(fault)
-            self._striking.clear()
+            self._end_faults()
         self._dismiss()
+        self._stage.await_database()
 
-    def _await_beginnings(self) -> None:
-        """Wait until all work: imports take a while, and are not what the time is for."""
-        deadline = now() + _BEGINNING
-        while len(list(self._stage.records.iterdir())) < self._settings.workers:
-            self._look_after_workers()
-            if now() > deadline:
-                message = f"workers did not begin within {_BEGINNING:g} s"
-                raise RunError(message)
-            time.sleep(_TICK)
+    def interrupt(self) -> None:
+        """End soon."""
+        self.interrupted = True
+
+    def _start(self, number: int) -> None:
+        wanted = {kind.name for kind in self._kinds}
+        self._stage.start_worker(
+            number, stops=WORKER_STOPPED in wanted, deaths=WORKER_KILLED in wanted
+        )
 
     def _look_after_workers(self, *, replace: bool = True) -> None:
         for worker in list(self._stage.workers):
             worker.look()
             if worker.status is not None:
                 self._bury(worker, replace=replace)
-            elif worker.stopped:
+            elif worker.stopped and not worker.held:
                 self._wake(worker)
 
     def _bury(self, worker: WorkerProcess, *, replace: bool) -> None:
@@ -129,18 +143,17 @@ class _Conductor:
         self._resume_at.pop(worker, None)
         self._stage.forget(worker)
         if worker.status == -signal.SIGKILL:
-            self.faults.append(Fault("worker died", worker.name, now(), now(), _STOPS))
+            self.faults.append(Fault(_DIED, worker.name, now(), now(), frozenset({Harm.WORKER})))
             if replace:
-                number = int(worker.name.removeprefix("w").partition(".")[0])
-                self._stage.start_worker(number, dangerous=self._dangerous)
+                self._start(int(worker.name.removeprefix("w").partition(".")[0]))
 
     def _wake(self, worker: WorkerProcess) -> None:
         """A worker that has stopped itself goes on some time later."""
         if worker not in self._resume_at:
             pause = self._settings.ttl * self._chance.uniform(0.1, 4.0)
             self._resume_at[worker] = now() + pause
-            stopped = Fault("worker stopped", worker.name, now(), now() + pause, _STOPS)
-            self.faults.append(stopped)
+            harms = frozenset({Harm.WORKER})
+            self.faults.append(Fault(WORKER_STOPPED, worker.name, now(), now() + pause, harms))
         elif now() >= self._resume_at[worker]:
             del self._resume_at[worker]
             worker.resume()
@@ -154,15 +167,23 @@ class _Conductor:
                 continue
             if over:
                 self._striking.remove(fault)
-                self._note(fault)
+                self.faults.append(fault.noted())
         if self._kinds and now() >= self._next_fault:
             self._next_fault = now() + self._pause()
             kind = self._chance.choices(self._kinds, [kind.weight for kind in self._kinds])[0]
-            if all(fault.kind is not kind for fault in self._striking):
+            if not any(self._excludes(fault.kind, kind) for fault in self._striking):
                 self._striking.append(_Striking(kind, self._stage, self._chance))
 
-    def _note(self, fault: _Striking) -> None:
-        self.faults.append(Fault(fault.kind.name, "", fault.since, now(), fault.kind.harms))
+    @staticmethod
+    def _excludes(one: FaultKind, other: FaultKind) -> bool:
+        return one is other or (one.group != "" and one.group == other.group)
+
+    def _end_faults(self) -> None:
+        with ExitStack() as all_of_them:  # even if one cannot be ended
+            for fault in self._striking:
+                all_of_them.callback(fault.end)
+        self.faults += [fault.noted() for fault in self._striking]
+        self._striking.clear()
 
     def _pause(self) -> float:
         return self._settings.ttl * self._chance.expovariate(1 / _BETWEEN_FAULTS)
@@ -171,7 +192,7 @@ class _Conductor:
         for worker in self._stage.workers:
             worker.resume()
             worker.dismiss()
-        deadline = now() + _GRACE
+        deadline = now() + (_INTERRUPTED_GRACE if self.interrupted else _GRACE)
         while self._stage.workers:
             self._look_after_workers(replace=False)
             if now() > deadline:
@@ -180,10 +201,38 @@ class _Conductor:
             time.sleep(_TICK)
 
 
+@contextmanager
+def _on_interrupt(interrupt: Callable[[], None]) -> Iterator[None]:
+    """Call instead of ending at the first SIGINT or SIGTERM; the second is as it was.
+
+    Between two statements anything could be half done; so the first is only noted.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def note(_number: int, _frame: object) -> None:
+        restore()
+        interrupt()
+
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield
+    finally:
+        restore()
+
+
 def run(stage: Stage, progress: Callable[[float], None] = lambda _: None) -> History:
     """Let the workers of a stage work under its faults; what happened.
 
-    An interrupt ends the work early; what was done until then is read all the same.
+    SIGINT and SIGTERM end the work early, where it is the main thread that runs it; what was done
+    until then is read all the same.
 
     Args:
         stage: A stage that was entered.
@@ -194,7 +243,8 @@ def run(stage: Stage, progress: Callable[[float], None] = lambda _: None) -> His
     """
     conductor = _Conductor(stage, progress)
     began = now()
-    conductor.conduct()
+    with _on_interrupt(conductor.interrupt):
+        conductor.conduct()
     if not stage.locks.keeps_order:
         # It may refuse, forget and not answer at any time: nobody else is to blame then.
         lies = Fault("lock service lies", "", began, now(), frozenset({Harm.LOCK_SERVICE}))

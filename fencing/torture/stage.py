@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Self
 
 from sqlalchemy import NullPool, create_engine, make_url
+from sqlalchemy.exc import OperationalError
 
-from fencing.embedded import PostgresProcess
+from fencing.embedded import EmbeddedServerError, PostgresProcess
 from fencing.torture.installing import create_tables
 from fencing.torture.paths import PATHS
 from fencing.torture.processes import MODULE, WorkerProcess
@@ -36,6 +38,10 @@ _STOPS, _DEATHS = 0.004, 0.0005
 """How likely a worker stops, or dies, at each point it comes to."""
 
 
+_RECOVERY = 30.0
+"""How long the database may take to serve again, in seconds."""
+
+
 class Stage:
     """The database, the servers of a lock service, and the workers; a context manager.
 
@@ -50,6 +56,7 @@ class Stage:
         owner: An engine of the database's owner, without a guard and without a pool.
         role: Who the workers are in the database.
         workers: Those that live, or have just died.
+        altered: Whether the database was changed on purpose, and must not be mended.
         records: The folder of their files.
     """
 
@@ -66,6 +73,7 @@ class Stage:
         self.settings = settings
         self.locks = locks
         self.workers: list[WorkerProcess] = []
+        self.altered = prepare is not None
         self._module = module
         self._prepare = prepare
         self._incarnations: dict[int, int] = {}
@@ -80,7 +88,9 @@ class Stage:
             self.postgres = started.enter_context(
                 PostgresProcess(POSTGRES_SETTINGS, in_memory=True)
             )
-            self.owner = create_engine(self.postgres.url, poolclass=NullPool)
+            self.owner = create_engine(
+                self.postgres.url, poolclass=NullPool, connect_args={"connect_timeout": 10}
+            )
             create_tables(self.owner, self.settings)
             if self._prepare is not None:
                 self._prepare(self.owner)
@@ -93,12 +103,15 @@ class Stage:
     def __exit__(self, *error: object) -> None:
         self._resources.close()
 
-    def start_worker(self, number: int, *, dangerous: bool = True, **changes: object) -> None:
+    def start_worker(
+        self, number: int, *, stops: bool = True, deaths: bool = True, **changes: object
+    ) -> None:
         """Start a worker, or the next one in the place of one that has ended.
 
         Args:
             number: Its place, from 0.
-            dangerous: Whether it stops and dies by itself now and then.
+            stops: Whether it stops by itself now and then.
+            deaths: Whether it dies by itself now and then.
             changes: Fields of its :class:`Plan` that are given.
         """
         incarnation = self._incarnations.get(number, -1) + 1
@@ -113,8 +126,8 @@ class Stage:
             "locks_url": self.locks.url(name),
             "record": str(self.records / f"{name}.jsonl"),
             "settings": self.settings,
-            "stops": _STOPS if dangerous else 0.0,
-            "deaths": _DEATHS if dangerous else 0.0,
+            "stops": _STOPS if stops else 0.0,
+            "deaths": _DEATHS if deaths else 0.0,
             **changes,
         }
         worker = WorkerProcess(Plan(**facts), module=self._module)  # type: ignore[arg-type]  # checked there
@@ -124,6 +137,23 @@ class Stage:
         """Where a worker finds the database, as its role."""
         url = make_url(self.postgres.url).set(drivername="postgresql", username=ROLE)
         return url.render_as_string(hide_password=False)
+
+    def await_database(self) -> None:
+        """Wait until the database serves, after a crash say.
+
+        Raises:
+            EmbeddedServerError: It does not in 30 s.
+        """
+        deadline = time.monotonic() + _RECOVERY
+        while True:
+            try:
+                with self.owner.connect():
+                    return
+            except OperationalError as error:
+                if time.monotonic() > deadline:
+                    message = f"PostgreSQL does not serve any more:\n{self.postgres.process.tail()}"
+                    raise EmbeddedServerError(message) from error
+            time.sleep(0.01)
 
     def forget(self, worker: WorkerProcess) -> None:
         """Close what is left of a worker that has ended."""

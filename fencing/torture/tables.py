@@ -6,8 +6,18 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from fencing import fenced_by
 
-__all__ = ["INITIAL_BALANCE", "PARTS", "ROLE", "TEMPLATES", "Account", "Element", "Register"]
+__all__ = [
+    "INITIAL_BALANCE",
+    "PARTS",
+    "ROLE",
+    "SCHEMA",
+    "TEMPLATES",
+    "Account",
+    "Element",
+    "Register",
+]
 
+SCHEMA = "torture"
 INITIAL_BALANCE = 1000
 PARTS = 2
 """Rows of one register; one lease covers both."""
@@ -31,7 +41,7 @@ class Register(Base):
     """A number that is only ever raised by one."""
 
     __tablename__ = "register"
-    __table_args__ = {"schema": "torture"}  # noqa: RUF012 - SQLAlchemy's form
+    __table_args__ = {"schema": SCHEMA}  # noqa: RUF012 - SQLAlchemy's form
     id: Mapped[int] = mapped_column(primary_key=True)
     part: Mapped[int] = mapped_column(primary_key=True)
     value: Mapped[int]
@@ -42,7 +52,7 @@ class Element(Base):
     """An element of a set: the next number each, the oldest are deleted."""
 
     __tablename__ = "element"
-    __table_args__ = {"schema": "torture"}  # noqa: RUF012 - as above
+    __table_args__ = {"schema": SCHEMA}  # noqa: RUF012 - as above
     id: Mapped[int] = mapped_column(primary_key=True)
     set_id: Mapped[int]
     n: Mapped[int]
@@ -53,7 +63,7 @@ class Account(Base):
     """Money, and how often it was moved."""
 
     __tablename__ = "account"
-    __table_args__ = {"schema": "torture"}  # noqa: RUF012 - as above
+    __table_args__ = {"schema": SCHEMA}  # noqa: RUF012 - as above
     id: Mapped[int] = mapped_column(primary_key=True)
     balance: Mapped[int]
     version: Mapped[int]

@@ -127,7 +127,7 @@ class Worker:
         leases: Sequence[BaseLease]
         self.record(
             "asked", acquisition=name, resources=unit.resources, patience=unit.patience,
-            ttl=unit.ttl,
+            ttl=unit.ttl, evicts=self.plan.evict_after is not None,
         )  # fmt: skip
         self.points.reach(points.ASKING)
         try:

@@ -5,14 +5,17 @@
     python -m fencing.torture.worker PLAN
 
 ``PLAN`` is a :class:`~fencing.torture.settings.Plan` as JSON. It works until it has done its
-script, or, without one, until SIGTERM; then it ends what it has begun, and itself.
+script, or, without one, until SIGTERM; then it ends what it has begun, and itself. It ends at once
+if its standard input does, since whoever runs it is gone then.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -150,8 +153,15 @@ def _announce_async(locks: Any, at: Points) -> None:  # noqa: ANN401 - any lock 
     locks.acquire = acquire_and_tell
 
 
+def _end_with_parent() -> None:
+    while os.read(0, 1):  # not through sys.stdin, whose lock the end of the interpreter needs
+        pass
+    os._exit(1)
+
+
 def main() -> None:
     """Run the plan on the command line."""
+    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     run(Plan.from_json(sys.argv[1]))
 
 

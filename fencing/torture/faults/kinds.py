@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator  # noqa: TC003 - a dataclass's annotations
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
-from random import Random  # noqa: TC003 - as above
-from typing import TYPE_CHECKING
+from random import Random  # noqa: TC003 - a dataclass's annotation
+from typing import TYPE_CHECKING, TypeAlias
 
-from fencing.torture.faults import processes
+from fencing.torture.faults import administration, database, processes
+from fencing.torture.faults.missing import MissedError
 from fencing.torture.history import Harm
 from fencing.torture.stage import Stage  # noqa: TC001 - as above
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["FaultKind", "MissedError", "available", "kinds"]
+__all__ = ["DATABASE", "FaultKind", "MissedError", "Steps", "available", "kinds"]
 
+Steps: TypeAlias = Generator[float | str, None, None]
+"""What a fault yields: how long it lasts now, in seconds; or, once, the name of whom it strikes."""
 
-class MissedError(Exception):
-    """What was to be struck is not there now: another fault has taken it away."""
+DATABASE = "database"
+"""The group of faults that take the database away, or need it themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +36,44 @@ class FaultKind:
             holders may overlap.
         loses_acknowledged: Whether the database may forget by it what it has acknowledged.
         harms: What may go wrong by it; of what is done to a lock service, that may in any case.
+        group: Of the faults of a group, other than ``""``, one strikes at a time.
     """
 
     name: str
-    strike: Callable[[Stage, Random], Generator[float, None, None]]
+    strike: Callable[[Stage, Random], Steps]
     weight: float = 1.0
     breaks_order: bool = False
     loses_acknowledged: bool = False
     harms: frozenset[Harm] = frozenset()
+    group: str = ""
 
 
 _WORKER = frozenset({Harm.WORKER})
-_DATABASE = frozenset({Harm.DATABASE, Harm.SESSIONS})
+_AWAY = frozenset({Harm.DATABASE, Harm.SESSIONS})
+_ENDED = frozenset({Harm.SESSIONS})
 
-_OF_PROCESSES = (
-    FaultKind("worker stopped", processes.stop_a_worker, weight=3.0, harms=_WORKER),
-    FaultKind("worker killed", processes.kill_a_worker, harms=_WORKER),
-    FaultKind("backend killed", processes.kill_a_backend, harms=_DATABASE),
+WORKER_STOPPED, WORKER_KILLED = "worker stopped", "worker killed"
+"""Workers do so by themselves, too, at points they come to."""
+
+_OF_WORKERS = (
+    FaultKind(WORKER_STOPPED, processes.stop_a_worker, 3.0, harms=_WORKER),
+    FaultKind(WORKER_KILLED, processes.kill_a_worker, 0.5, harms=_WORKER),
+)
+_OF_DATABASE = (
+    FaultKind("backend killed", database.kill_a_backend, 0.5, harms=_AWAY, group=DATABASE),
+    FaultKind("sessions ended", database.end_sessions, 1.0, harms=_ENDED, group=DATABASE),
+    FaultKind("database crashed", database.crash, 0.5, harms=_AWAY, group=DATABASE),
+    FaultKind("database restarted", database.restart, 0.5, harms=_AWAY, group=DATABASE),
+    FaultKind("timeouts set", administration.set_timeouts, 1.0, harms=_AWAY, group=DATABASE),
+)
+_OF_GUARDS = (
+    FaultKind("fences pruned", administration.prune, 2.0, group=DATABASE),
+    FaultKind("fence raised", administration.raise_a_fence, 1.0, group=DATABASE),
+)
+_SUSPENDED = FaultKind("database stopped", database.suspend, 0.5, harms=_AWAY, group=DATABASE)
+# It makes guards anew, so that one that was broken on purpose would be whole again.
+_MIGRATED = FaultKind(
+    "guards migrated", administration.migrate, harms=frozenset({Harm.DATABASE}), group=DATABASE
 )
 
 
@@ -58,7 +82,14 @@ def kinds(stage: Stage) -> Mapping[str, FaultKind]:
     of_locks = (
         replace(kind, harms=kind.harms | {Harm.LOCK_SERVICE}) for kind in stage.locks.faults()
     )
-    return {kind.name: kind for kind in (*_OF_PROCESSES, *of_locks)}
+    found = [*_OF_WORKERS, *_OF_DATABASE, *of_locks]
+    if database.can_suspend():
+        found.append(_SUSPENDED)
+    if stage.settings.guarded:
+        found += _OF_GUARDS
+        if not stage.altered:
+            found.append(_MIGRATED)
+    return {kind.name: kind for kind in found}
 
 
 def available(stage: Stage, names: tuple[str, ...] | None) -> list[FaultKind]:
