@@ -10,8 +10,9 @@ many there are.
 
 Two reductions, both without regard to what the states mean:
 
-- An open operation that can take effect and leaves the state as it is may do so at once: whatever
-  comes after it would come after it all the same.
+- An open operation that only reads takes effect as soon as it can: whatever comes after it would
+  come after it all the same. (Not so one that merely happens to leave a state as it is: it may be
+  needed later, in another.)
 - Of operations with the same input that are never answered, the first invoked stands for each.
 
 The known checkers are Porcupine (Go) and Knossos (Clojure); there is none for Python.
@@ -59,10 +60,13 @@ class Model(Generic[State, Input]):
         initial: The state before all operations.
         step: The state after an operation in a state, and whether the operation could be answered
             as it was there.
+        only_reads: Whether an operation leaves every state as it is. Only for speed: none is also
+            an answer.
     """
 
     initial: State
     step: Callable[[State, Input], tuple[bool, State]]
+    only_reads: Callable[[Input], bool] = lambda _: False
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,14 +211,14 @@ class _Search(Generic[State, Input]):
     def _settled(
         self, configuration: _Configuration[State], candidates: Iterable[int] | None = None
     ) -> _Configuration[State]:
-        """A configuration in which all has taken effect that leaves the state as it is."""
+        """A configuration in which all has taken effect that can and only reads."""
         state, done = configuration
-        idle = []
+        read = []
         for each in self._candidates(done) if candidates is None else candidates:
-            possible, after = self._model.step(state, self._operations[each].input)
-            if possible and after == state:
-                idle.append(each)
-        return (state, done.union(idle)) if idle else configuration
+            made = self._operations[each].input
+            if self._model.only_reads(made) and self._model.step(state, made)[0]:
+                read.append(each)
+        return (state, done.union(read)) if read else configuration
 
     def _without_what_all_have(
         self, configurations: set[_Configuration[State]]

@@ -33,7 +33,7 @@ def _step(state: int, operation: _Input) -> tuple[bool, int]:
     return read == state, state + 1 if kind == "add" else state
 
 
-REGISTER: Model[int, _Input] = Model(0, _step)
+REGISTER: Model[int, _Input] = Model(0, _step, lambda operation: operation[0] == "look")
 """A number that is read, or read and raised by one; at first it is 0."""
 
 

@@ -318,3 +318,19 @@ def test_one_sort_of_transaction_is_never_committed(sort):
     done = world.add("w2.1:1", REGISTER)
     world.transactions[-1] = replace(done, **sort)
     assert find("work was done", world.history()) == []
+
+
+def test_few_may_all_have_failed_by_bad_luck():
+    world = two_leases()
+    for _ in range(49):
+        tried = world.add("w2.1:1", REGISTER, outcome=Outcome.CONFLICT)
+        world.transactions[-1] = replace(tried, path="orm")
+    assert find("work was done", world.history()) == []
+
+
+def test_attempts_that_must_be_refused_are_no_work():
+    world = two_leases()
+    for _ in range(50):
+        tried = world.attempt("unfenced", REGISTER)
+        world.transactions[-1] = replace(tried, path="orm")
+    assert find("work was done", world.history()) == []

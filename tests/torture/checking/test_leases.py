@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fencing.torture.checking import check
 from fencing.torture.history import Outcome
 from tests.support.broken import catches, changed, without
 from tests.support.histories import REGISTER, World, two_leases
@@ -103,3 +104,12 @@ def test_a_leaked_lease_is_said_to_be_committed():
     world = two_leases()
     world.attempt("leaked", REGISTER, outcome=Outcome.COMMITTED, happened=False)
     return world.history()
+
+
+def test_an_attempt_that_is_accepted_is_reported_as_such():
+    world = two_leases()
+    world.attempt("leaked", REGISTER, happened=True)
+    history = world.history()
+    lease = {"token": 2, "holder": "holder of w2.1:1"}
+    history = replace(history, writes=changed(history.writes, -1, **lease))
+    assert [each.checker for each in check(history)] == ["nothing leaks"]

@@ -39,7 +39,7 @@ def cell_step(state, operation):
 
 
 QUEUE = Model((), queue_step)
-CELL = Model(0, cell_step)
+CELL = Model(0, cell_step, lambda operation: operation[0] == "read")
 
 small = st.integers(0, 2)
 INPUTS = [
@@ -135,3 +135,13 @@ def test_operations_that_stay_open_do_not_multiply_the_work(answered):
         if answered is None:
             operations.append(Operation(f"again {number}", open_one, 10 * number, None, must=False))
     assert linearize(operations, REGISTER, limit=2000) is None
+
+
+def test_what_would_change_nothing_now_may_be_needed_later():
+    operations = [
+        Operation("write", ("write", 2), 0, None, must=False),
+        Operation("another", ("write", 2), 0, None, must=False),
+        Operation("swap", ("swap", 2, 0), 0, 0),
+        Operation("read", ("read", 2), 1, 1),
+    ]
+    assert linearize(operations, CELL) is None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.support.broken import catches, changed
+from fencing.torture.checking import check
+from tests.support.broken import catches, changed, find
 from tests.support.histories import REGISTER, World, two_leases
 
 
@@ -83,3 +84,33 @@ def test_a_mark_is_gone_at_the_end():
     world = two_leases()
     del world.marks["register:0"]
     return world.history()
+
+
+def test_admissions_without_writes_are_no_decrease():
+    world = World()
+    a = world.acquire("register:0", worker="w1.1")
+    world.acquire("register:0", worker="w2.1")
+    world.add(a, REGISTER)
+    assert find("tokens never decrease", world.history()) == []
+
+
+@catches("nothing after a newer admission", "token 2 wrote after the admission of 3")
+def test_a_token_writes_after_the_mark_went_back_to_it():
+    world = two_leases()
+    world.admit("register:0", 3, "another")
+    world.admit("register:0", 2, "holder of w2.1:1")
+    world.add("w2.1:1", REGISTER)
+    return world.history()
+
+
+def test_a_holder_may_be_admitted_again_and_a_mark_be_nobodys():
+    world = two_leases()
+    world.admit("register:0", 2, "holder of w2.1:1")
+    world.admit("register:0", 2, "")
+    world.marks["register:0"] = (2, "holder of w2.1:1")
+    assert check(world.history()) == []
+
+
+def test_a_run_without_a_guard_has_no_admissions():
+    history = replace(two_leases().history(), admissions=())
+    assert {each.checker for each in check(history)} == {"nothing without a lease"}

@@ -149,3 +149,29 @@ def test_an_account_is_gone():
     world = a_transfer()
     del world.balances["account:1"]
     return world.history()
+
+
+def test_what_a_transaction_changes_may_not_be_known():
+    history = two_leases().history()
+    unknown = changed(history.transactions, 1, reads=())
+    assert find("acknowledged writes are there", replace(history, transactions=unknown)) == []
+
+
+def test_a_database_that_loses_what_it_acknowledged_loses_what_was_found_committed():
+    history = replace(
+        test_an_outcome_is_said_to_be_committed_and_is_not.__wrapped__(), loses_acknowledged=True
+    )
+    assert find("outcomes are true", history) == []
+
+
+def test_only_unknown_outcomes_are_found_out():
+    world = two_leases()
+    world.add("w2.1:1", REGISTER, resolved="rolled back")
+    assert find("outcomes are true", world.history()) == []
+
+
+@catches("all or none", "it changed account:0, account:1, account:0")
+def test_a_transfer_changes_one_account_again():
+    history = a_transfer().history()
+    again = replace(history.writes[0], seq=100, old=1, new=2, amount=0)
+    return replace(history, writes=(*history.writes, again))

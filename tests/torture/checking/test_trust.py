@@ -19,10 +19,10 @@ def test_two_believe_at_a_time():
 def test_one_believes_from_long_before():
     world = two_leases()
     world.add(world.acquire("register:0"), REGISTER)
-    leases = world.acquisitions["w2.1:1"].leases
+    lease = world.acquisitions["w2.1:1"].leases["register:0"]
     world.acquisitions["w2.1:1"] = replace(
         world.acquisitions["w2.1:1"],
-        leases={"register:0": replace(leases["register:0"], until=0.0)},
+        leases={"register:0": replace(lease, until=lease.since + 0.001)},
     )
     world.keep("w1.1:0", world.now)
     return world.history()
@@ -45,4 +45,17 @@ def test_who_believes_in_nothing_does_not_overlap():
     world.acquisitions["w1.1:0"] = replace(
         world.acquisitions["w1.1:0"], leases={"register:0": late}
     )
+    assert find("trust never overlaps", world.history()) == []
+
+
+def test_one_lease_ends_when_the_next_begins():
+    world = two_leases()
+    world.keep("w1.1:0", world.acquisitions["w2.1:1"].leases["register:0"].since)
+    assert find("trust never overlaps", world.history()) == []
+
+
+def test_who_holds_a_lease_twice_does_not_overlap():
+    world = two_leases()
+    again = replace(world.acquisitions["w2.1:1"], name="w2.1:2")
+    world.acquisitions["w2.1:2"] = again
     assert find("trust never overlaps", world.history()) == []

@@ -119,3 +119,14 @@ def test_there_is_a_set_that_nobody_wrote():
     world = a_set()
     world.elements["set:1"] = type(world.elements["set:0"])([1])
     return world.history()
+
+
+def test_a_set_may_become_empty():
+    world = World()
+    a = world.acquire("set:0")
+    world.append(a, "set:0", gone=1)
+    assert world.number("set:0") == 0
+    history = world.history()
+    rows = {row: number for row, number in history.final.rows.items() if row != "set:0"}
+    history = replace(history, final=replace(history.final, rows=rows, elements={}))
+    assert check(history) == []
