@@ -235,6 +235,9 @@ def trouble_of_nodes(
 ) -> Trouble:
     """What it means that too few nodes have given an answer that helps."""
     troubles = [(node, each) for node, each in enumerate(came) if isinstance(each, Trouble)]
+    if quorum.size == 1:  # of a node that is asked for itself, no majority is wanted
+        silence = f"it did not answer within {within:.3g} s"
+        return troubles[0][1] if troubles else Trouble(silence, passing=True, at=at)
     answered = len(_words(came))
     silent = quorum.size - len(troubles) - answered
     told = [f"node {node}: {trouble.help}" for node, trouble in troubles[:_TOLD]]

@@ -200,9 +200,8 @@ class RedlockService(BaseLockService):
             self._nodes.room.tell_free(resource)
 
     def _scan(self, prefix: str) -> Iterator[LockState]:
-        # A lock is on a majority of the nodes, so a minority need not be asked.
         told: set[str] = set()
-        silent = 0
+        failed: list[LockServiceError] = []
         for node in range(self._quorum.size):
             page: steps.Page | None = (node, "0")
             while page is not None:
@@ -212,10 +211,9 @@ class RedlockService(BaseLockService):
                 )  # fmt: skip
                 try:
                     page, names = self._nodes.perform(call, "")
-                except LockServiceError:
-                    silent += 1
-                    if silent > self._quorum.size - self._quorum.majority:
-                        raise
+                except LockServiceError as error:
+                    failed.append(error)
+                    steps.check_scanned(failed, self._quorum)
                     break
                 for name in sorted(set(names) - told):
                     told.add(name)
@@ -346,7 +344,7 @@ class AsyncRedlockService(AsyncBaseLockService):
 
     async def _scan(self, prefix: str) -> AsyncIterator[LockState]:
         told: set[str] = set()
-        silent = 0
+        failed: list[LockServiceError] = []
         for node in range(self._quorum.size):
             page: steps.Page | None = (node, "0")
             while page is not None:
@@ -356,10 +354,9 @@ class AsyncRedlockService(AsyncBaseLockService):
                 )  # fmt: skip
                 try:
                     page, names = await self._nodes.perform(call, "")
-                except LockServiceError:
-                    silent += 1
-                    if silent > self._quorum.size - self._quorum.majority:
-                        raise
+                except LockServiceError as error:
+                    failed.append(error)
+                    steps.check_scanned(failed, self._quorum)
                     break
                 for name in sorted(set(names) - told):
                     told.add(name)

@@ -316,9 +316,30 @@ def next_page(
     node, cursor = page
     alone = Quorum(1, quorum.node_timeout)
     call = NodesCall(alone, "", started_at, ends=started_at + ASKING_SECONDS)
+    call.about = f", node {node}"
     pattern = pattern_of(namespace, prefix)
     replies = yield from call.ask(PAGE, SCAN, nonce, cursor, pattern, str(PAGE_KEYS), nodes=(node,))
     [[following, *keys]] = replies.facts("page")
     names = [resource_of_key(namespace, key) for key in keys]
     there = [name for name in names if name is not None]
     return None if following == "0" else (node, following), there
+
+
+def check_scanned(failed: Sequence[LockServiceError], quorum: Quorum) -> None:
+    """Raise unless those that could not be asked for names are a minority.
+
+    A lock is on a majority of the nodes, so a minority need not be asked.
+
+    Args:
+        failed: Why each could not be asked.
+        quorum: The nodes.
+
+    Raises:
+        LockServiceError: They are too many.
+    """
+    if len(failed) <= quorum.size - quorum.majority:
+        return
+    raise LockServiceError(
+        f"{len(failed)} of {quorum.size} nodes could not be asked which locks they have, so "
+        f"some may be missing: {'; '.join(map(str, failed))}"
+    ) from failed[0].__cause__

@@ -48,3 +48,13 @@ def test_too_few_nodes_are_an_error() -> None:
     dead = call("redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3")
     assert dead.exit_code == 1
     assert "nodes have to agree" in dead.output
+
+
+def test_how_many_nodes_are_out_of_reach_is_told(own_nodes: list[ValkeyProcess]) -> None:
+    place = url_of(own_nodes[:1]).removeprefix("redlock://").partition("/")[0]
+    one = call(f"redlock://{place},127.0.0.1:1,127.0.0.1:2")
+    assert one.exit_code == 1
+    assert "2 of 3 nodes could not be asked" in one.output
+    assert "node 1: Redis cannot be reached" in one.output
+    assert "node 2: Redis cannot be reached" in one.output
+    assert "1 of 1" not in one.output
