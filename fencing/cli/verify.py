@@ -36,38 +36,31 @@ FOUND, COULD_NOT_LOOK = 1, 2
 def verify(
     url: str | None, *, models: tuple[str, ...], namespace: str, as_json: bool, strict: bool
 ) -> None:
-    """Verify the guards of the PostgreSQL database at URL, or the Redis of a lock service there.
+    """Verify the guards of the PostgreSQL database at URL, or the servers of a lock service there.
 
     Of a database: lists every guard, and says what is missing, switched off, changed by hand or
-    left open, and what to do about it. Of a Redis: which settings may lose locks, and which
+    left open, and what to do about it. Of a lock service: which settings may lose locks, and which
     permissions are missing. Reads only; connect as the user that the application has.
 
     URL looks like postgresql://user:password@host:5432/database, or redis://..., rediss://...,
-    unix://..., redis+cluster://..., redis+sentinel://...; default: FENCING_DATABASE_URL.
+    unix://..., redis+cluster://..., redis+sentinel://..., redlock://..., etcd://...,
+    zookeeper://...; default: FENCING_DATABASE_URL.
 
     Ends with status 0 if there is no error, 1 if there is one (with --strict: or a warning), and 2
     if it could not look.
     """
     if not url:
         raise click.UsageError("pass URL, or set FENCING_DATABASE_URL")
-    of_redis = url.startswith(("redis://", "rediss://", "unix://", "redis+", "rediss+"))
     scheme = url.partition("://")[0].lower()
-    if scheme.removesuffix("s") == "redlock":
-        raise click.UsageError(
-            "a Redlock's nodes are verified one by one, each at its redis://..., or all of them by "
-            "locks.verify() in Python"
-        )
-    if scheme in ("etcd", "etcds", "zookeeper", "zk"):
-        raise click.UsageError(
-            f"there is nothing to be verified at {scheme}://; name the database, or a Redis"
-        )
-    if of_redis and models:
+    of_redis = scheme == "unix" or scheme.startswith("redis")
+    of_service = of_redis or scheme in ("redlock", "redlocks", "etcd", "etcds", "zookeeper", "zk")
+    if of_service and models:
         raise click.UsageError("--models goes with the URL of a database")
     from fencing.tables.refusals import describe
 
     try:
         found, told, as_object = (
-            _of_redis(url, namespace) if of_redis else _of_database(url, models)
+            _of_service(url, namespace, redis=of_redis) if of_service else _of_database(url, models)
         )
     except click.ClickException:
         raise
@@ -93,11 +86,21 @@ def _of_database(url: str, models: tuple[str, ...]) -> tuple[Verification, str, 
     return found, as_text(found, place(url)), as_json(found)
 
 
-def _of_redis(url: str, namespace: str) -> tuple[ServiceVerification, str, dict[str, Any]]:
-    from fencing.locks.redis.looking import verify_url
+def _of_service(
+    url: str, namespace: str, *, redis: bool
+) -> tuple[ServiceVerification, str, dict[str, Any]]:
     from fencing.verification.report import service_as_json, service_as_text
 
-    found = verify_url(url, namespace)
+    if redis:
+        from fencing.locks.redis.looking import verify_url
+
+        found = verify_url(url, namespace)
+    else:
+        from fencing.connecting import connect
+
+        service: Any = connect(url, namespace=namespace)
+        with service:
+            found = service.verify()
     return found, service_as_text(found), service_as_json(found)
 
 

@@ -341,17 +341,3 @@ class TestCommand:
         result = call(server.url, "--models", "x:y")
         assert result.exit_code == 2
         assert "--models goes with the URL of a database" in result.output
-
-
-@pytest.mark.parametrize(
-    ("url", "said"),
-    [
-        ("redlock://a,b,c", "verified one by one"),
-        ("etcd://a", "nothing to be verified at etcd://"),
-        ("zk://a", "nothing to be verified at zk://"),
-    ],
-)
-def test_what_cannot_be_verified_is_told(url: str, said: str) -> None:
-    done = CliRunner().invoke(main, ["verify", url])
-    assert done.exit_code == 2
-    assert said in " ".join(done.output.split())

@@ -6,8 +6,8 @@ import base64
 from typing import Any, TypeAlias
 
 __all__ = [
-    "Body", "absent", "attached", "before", "created", "delete", "empty", "exists", "first", "get",
-    "modified", "page", "put", "transaction", "watch",
+    "Body", "absent", "at_revision", "attached", "before", "created", "delete", "empty", "exists",
+    "first", "get", "modified", "page", "put", "transaction", "watch",
 ]  # fmt: skip
 
 Body: TypeAlias = dict[str, Any]
@@ -110,6 +110,11 @@ def before(keys: Range, revision: int) -> Body:
 def page(keys: Range, limit: int) -> Body:
     """Read the first keys of a range, without their values; a request of its own."""
     return {**_keys(keys), "limit": str(limit), "keys_only": True}
+
+
+def at_revision(key: bytes, revision: int) -> Body:
+    """Read a key as it was at this revision; a request of its own."""
+    return {**_keys(key), "revision": str(revision)}
 
 
 def watch(key: bytes, revision: int) -> Body:

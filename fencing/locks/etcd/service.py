@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fencing.locks.outcome import Outcome
     from fencing.request import AcquireRequest
     from fencing.state import LockState
+    from fencing.verification import ServiceVerification
 
 __all__ = ["AsyncEtcdLockService", "EtcdLockService"]
 
@@ -77,8 +78,8 @@ class EtcdLockService(BaseLockService):
         super().__init__()
         self.namespace = check_namespace(namespace)
         self._keys = Keys(self.namespace)
-        address = Address.of(endpoints, user, password, tls)
-        self._etcd: Performer = _performing().Performer(address)
+        self._address = Address.of(endpoints, user, password, tls)
+        self._etcd: Performer = _performing().Performer(self._address)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} namespace={self.namespace!r}>"
@@ -142,6 +143,17 @@ class EtcdLockService(BaseLockService):
             return None
 
         return done_for_each(renew, leases)
+
+    def verify(self) -> ServiceVerification:
+        """Look what weakens this service: state, permissions and size of its etcd.
+
+        Changes nothing, over connections of its own.
+
+        Raises:
+            LockServiceError: None of its endpoints could be reached.
+        """
+        found: ServiceVerification = _looking().verify(self._address, self._keys)
+        return found
 
     def release(self, lease: Lease) -> None:
         """See :meth:`BaseLockService.release`."""
@@ -208,8 +220,8 @@ class AsyncEtcdLockService(AsyncBaseLockService):
         super().__init__()
         self.namespace = check_namespace(namespace)
         self._keys = Keys(self.namespace)
-        address = Address.of(endpoints, user, password, tls)
-        self._etcd: AsyncPerformer = _performing().AsyncPerformer(address)
+        self._address = Address.of(endpoints, user, password, tls)
+        self._etcd: AsyncPerformer = _performing().AsyncPerformer(self._address)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} namespace={self.namespace!r}>"
@@ -251,6 +263,11 @@ class AsyncEtcdLockService(AsyncBaseLockService):
             return None
 
         return await asyncio.gather(*[renew(lease, ttl) for lease, ttl in leases])
+
+    async def verify(self) -> ServiceVerification:
+        """See :meth:`EtcdLockService.verify`; all endpoints at once."""
+        found: ServiceVerification = await _looking().averify(self._address, self._keys)
+        return found
 
     async def release(self, lease: AsyncLease) -> None:
         """See :meth:`BaseLockService.release`."""
@@ -304,3 +321,7 @@ def _performing() -> ModuleType:
     return needing(
         "httpx", "fencing.locks.etcd.performing", extra="etcd", service="EtcdLockService"
     )
+
+
+def _looking() -> ModuleType:
+    return needing("httpx", "fencing.locks.etcd.looking", extra="etcd", service="EtcdLockService")

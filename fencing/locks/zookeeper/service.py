@@ -22,6 +22,7 @@ from fencing.locks.zookeeper import acquiring, inspecting, steps
 from fencing.locks.zookeeper.address import Address, check_hosts, chroot_in
 from fencing.locks.zookeeper.judging import Sightings
 from fencing.locks.zookeeper.names import Space, check_namespace
+from fencing.locks.zookeeper.verifying import Asked
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from fencing.locks.zookeeper.session import Session
     from fencing.request import AcquireRequest
     from fencing.state import LockState
+    from fencing.verification import ServiceVerification
 
 __all__ = ["AsyncZooKeeperLockService", "ZooKeeperLockService"]
 
@@ -163,6 +165,19 @@ class ZooKeeperLockService(BaseLockService):
             for (lease, ttl), each in zip(leases, came, strict=True)
         ]
 
+    def verify(self) -> ServiceVerification:
+        """Look what weakens this service: size and state of the ensemble, and its sessions.
+
+        Reads only, over connections and a session of its own.
+
+        Raises:
+            LockServiceError: None of its servers could be reached.
+        """
+        found: ServiceVerification = _looking().verify(
+            self._session, _asked(self._session, self._space)
+        )
+        return found
+
     def release(self, lease: Lease) -> None:
         """See :meth:`BaseLockService.release`."""
         self._zookeeper.perform(steps.release(lease, started_at=now(), space=self._space))
@@ -282,6 +297,11 @@ class AsyncZooKeeperLockService(AsyncBaseLockService):
             for (lease, ttl), each in zip(leases, came, strict=True)
         ]
 
+    async def verify(self) -> ServiceVerification:
+        """See :meth:`ZooKeeperLockService.verify`; in a thread."""
+        asked = _asked(self._session, self._space)
+        return await asyncio.to_thread(_looking().verify, self._session, asked)
+
     async def release(self, lease: AsyncLease) -> None:
         """See :meth:`ZooKeeperLockService.release`."""
         await self._zookeeper.perform(steps.release(lease, started_at=now(), space=self._space))
@@ -324,6 +344,18 @@ def _performing() -> ModuleType:
         extra="zookeeper",
         service="ZooKeeperLockService",
     )
+
+
+def _looking() -> ModuleType:
+    return needing(
+        "kazoo", "fencing.locks.zookeeper.looking", extra="zookeeper",
+        service="ZooKeeperLockService",
+    )  # fmt: skip
+
+
+def _asked(session: Session, space: Space) -> Asked:
+    options = session.options
+    return Asked(options["timeout"], "auth_data" in options, space.namespace, space.chroot)
 
 
 def _session(

@@ -102,12 +102,13 @@ class Session:
 
     Attributes:
         hosts: As given.
+        options: As given.
         failure: Why the last attempt to reach a server has failed; ``None``: there is a connection.
     """
 
     def __init__(self, hosts: str, options: dict[str, Any]) -> None:
         self.hosts = hosts
-        self._options = options
+        self.options = options
         self._client_with(None)  # so that what kazoo does not take is told at once
         self._of_parents: list[Any] = []
         self._begin_anew()
@@ -153,7 +154,7 @@ class Session:
         A server that has lost its data lets nobody in who has seen later transactions than it has,
         and a client insists on those.
         """
-        lost_at, seconds = self._lost_at, self._options["timeout"]
+        lost_at, seconds = self._lost_at, self.options["timeout"]
         if self._client is None or lost_at is None or now() < lost_at + seconds:
             return None
         over, self._client, self._lost_at = self._client, None, None
@@ -261,7 +262,7 @@ class Session:
     def _client_with(self, handler: _Handler | None) -> Any:  # noqa: ANN401 - kazoo has no types
         try:
             return KazooClient(
-                self.hosts, handler=handler, connection_retry=dict(_RECONNECT), **self._options
+                self.hosts, handler=handler, connection_retry=dict(_RECONNECT), **self.options
             )
         except TypeError as error:
             raise TypeError(f"a KazooClient does not take such settings: {error}") from None
