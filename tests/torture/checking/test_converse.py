@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fencing.torture.checking import longest_wait
-from fencing.torture.history import Harm, Outcome
+from fencing.torture.history import Fault, Harm, Outcome
 from tests.support.broken import catches, find
 from tests.support.histories import REGISTER, TTL, World, two_leases
 
@@ -334,3 +334,64 @@ def test_attempts_that_must_be_refused_are_no_work():
         tried = world.attempt("unfenced", REGISTER)
         world.transactions[-1] = replace(tried, path="orm")
     assert find("work was done", world.history()) == []
+
+
+# ------------------------------------------------------------------------- what excuses nothing
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("long before", "w9.1", 0.0, 1.0, frozenset({Harm.WORKER})),
+        Fault("long after", "w9.1", 1e6, 1e6, frozenset({Harm.WORKER})),
+        Fault("somebody else", "w1.1", 0.0, 1e6, frozenset({Harm.WORKER})),
+        Fault("of no harm to workers", "w9.1", 0.0, 1e6),
+        Fault("long before", "redis", 0.0, 1.0, frozenset({Harm.LOCK_SERVICE})),
+        Fault("long after", "redis", 1e6, 1e6, frozenset({Harm.LOCK_SERVICE})),
+        Fault("of no harm to servers", "redis", 0.0, 1e6),
+    ],
+    ids=lambda fault: f"{fault.kind}: {fault.target}",
+)
+def test_a_fault_excuses_only_what_it_can_have_done(fault):
+    world = denied(two_leases())
+    world.faults.append(fault)
+    assert find(WITNESS, world.history()) != []
+    assert find("successors proceed", world.history()) != []
+
+
+@pytest.mark.parametrize("target", ["", "w9", "w9.1"])
+def test_a_worker_that_was_stopped_is_to_blame_itself(target):
+    world = denied(two_leases())
+    world.fault("worker stopped", target, Harm.WORKER)
+    world.faults[-1] = replace(world.faults[-1], since=world.now - 8)
+    assert find(WITNESS, world.history()) == []
+    assert find("successors proceed", world.history()) == []
+
+
+@pytest.mark.parametrize(("target", "harm"), [("database", Harm.DATABASE), ("w0.1", Harm.WORKER)])
+def test_an_admission_may_be_slow_by_a_fault(target, harm):
+    world = two_leases()
+    name = world.acquire("register:0")
+    granted = world.acquisitions[name]
+    world.acquisitions[name] = replace(
+        granted, admission_began_at=granted.asked_at, answered_at=granted.asked_at + 3
+    )
+    assert find("successors proceed", world.history()) != []
+    world.fault("slow", target, harm)
+    assert find("successors proceed", world.history()) == []
+
+
+def test_a_lock_that_was_forgotten_does_not_make_stale():
+    world = with_faults()
+    world.fault("FLUSHALL", "redis", Harm.LOCK_SERVICE)
+    world.add("w2.1:1", REGISTER, outcome=Outcome.REFUSED, error="WriteRefusedError")
+    assert find(WITNESS, world.history()) != []
+
+
+def test_trust_in_several_leases_counts_for_those_that_were_presented():
+    world = with_faults()
+    world.add("w2.1:1", REGISTER, **KILLED)
+    granted = world.acquisitions["w2.1:1"]
+    other = replace(granted.leases["register:0"], resource="register:5", until=0.0)
+    world.acquisitions["w2.1:1"] = replace(granted, leases={**granted.leases, "register:5": other})
+    assert find(WITNESS, world.history()) != []

@@ -134,3 +134,36 @@ def test_looks_after_the_trust_promise_nothing():
     world.tick(TTL)
     world.look("w2.1:1", REGISTER, reads=(Read("register:0", REGISTER, 1),))
     assert find("registers are linearizable", world.history()) == []
+
+
+@pytest.mark.parametrize("checker", ["reads are current", "registers are linearizable"])
+def test_what_was_read_may_be_lost_by_a_database_that_loses_what_it_acknowledged(checker):
+    history = test_a_look_is_older_than_what_was_acknowledged.__wrapped__()
+    assert find(checker, history) != []
+    assert find(checker, replace(history, loses_acknowledged=True)) == []
+
+
+def test_what_was_not_acknowledged_need_not_be_read_yet():
+    world = two_leases()
+    world.add("w2.1:1", REGISTER, outcome=Outcome.UNKNOWN, happened=True)
+    world.look("w2.1:1", REGISTER, reads=(Read("register:0", REGISTER, 2),))
+    assert find("reads are current", world.history()) == []
+    assert find("registers are linearizable", world.history()) == []
+
+
+def test_a_set_that_has_shrunk_may_be_read_smaller():
+    world = World()
+    a = world.acquire("set:0")
+    world.append(a, "set:0")
+    world.append(a, "set:0", gone=2)
+    world.look(a, "set:0", reads=(Read("set:0", "set:0", 2), Read("set:0", "set:0", 1)))
+    world.look(a, "set:0")
+    assert find("reads are current", world.history()) == []
+
+
+def test_a_transaction_may_read_again_what_it_has_written():
+    world = two_leases()
+    reads = (Read("register:0", REGISTER, 2), Read("register:0", REGISTER, 3))
+    world.add("w2.1:1", REGISTER, outcome=Outcome.ROLLED_BACK, reads=reads)
+    world.look("w2.1:1", REGISTER)
+    assert find("reads are current", world.history()) == []
