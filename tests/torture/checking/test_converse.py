@@ -395,3 +395,42 @@ def test_trust_in_several_leases_counts_for_those_that_were_presented():
     other = replace(granted.leases["register:0"], resource="register:5", until=0.0)
     world.acquisitions["w2.1:1"] = replace(granted, leases={**granted.leases, "register:5": other})
     assert find(WITNESS, world.history()) != []
+
+
+def another(world, name="w8.1:99", **fields):
+    """Somebody else asks for the same at the same time."""
+    last = next(reversed(world.acquisitions.values()))
+    world.acquisitions[name] = replace(last, name=name, worker="w8.1", **fields)
+
+
+def test_who_was_denied_at_the_same_time_was_in_nobodys_way():
+    world = denied(two_leases())
+    another(world)
+    assert len(find(WITNESS, world.history())) == 2
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"answered_at": None},
+        {"blocked_by": (4711,)},
+        {"error": "OperationalError"},
+        {"resources": ("register:0", "register:5")},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_who_may_have_had_the_lock_was_in_the_way(fields):
+    world = denied(two_leases())
+    another(world, **fields)
+    denied_for = {each.subject for each in find(WITNESS, world.history())}
+    assert (
+        next(name for name in reversed(world.acquisitions) if name != "w8.1:99") not in denied_for
+    )
+
+
+def test_who_had_the_lock_long_before_was_not_in_the_way():
+    world = two_leases()
+    world.keep("w1.1:0", world.now + 1)
+    world.tick(3)
+    denied(world)
+    assert len(find(WITNESS, world.history())) == 1
