@@ -75,6 +75,10 @@ class LocalServer(ABC):
     def _serves(self) -> bool:
         """Whether our process serves."""
 
+    def serves(self) -> bool:
+        """Whether it serves by now; does not wait for it."""
+        return self.pid is not None and self._serves()
+
     def start(self) -> Self:
         """Start it and wait until it serves.
 

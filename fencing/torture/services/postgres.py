@@ -11,7 +11,7 @@ import psycopg
 from sqlalchemy import make_url
 
 from fencing.embedded.postgres import PostgresProcess
-from fencing.torture.services.base import LockServers, again, lock_fault
+from fencing.torture.services.base import LockServers, kill, lock_fault, missed_if, some_leases
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -76,13 +76,9 @@ class PostgresServers(LockServers):
         yield from self._execute(_SET_BACK, chance.randint(0, 5))
 
     def _execute(self, statement: str, *values: int) -> Generator[float, None, None]:
-        """A server that recovers from a crash meanwhile is asked again."""
-
-        def execute() -> None:
-            with self.connected() as connection:
-                connection.execute(statement, values)
-
-        yield from again(execute, psycopg.OperationalError)
+        with missed_if(psycopg.OperationalError), self.connected() as connection:
+            connection.execute(statement, values)
+        yield 0.0
 
     @contextmanager
     def connected(self) -> Iterator[psycopg.Connection]:
@@ -136,21 +132,17 @@ class PostgresApartServers(PostgresServers):
 
     def _kill(self, stage: Stage, chance: Random) -> Generator[float, None, None]:
         """SIGKILL of all of it; what it has acknowledged it keeps."""
-        self._server.kill()
-        try:
-            yield stage.settings.ttl * chance.uniform(0.1, 2.0)
-        finally:
-            self._server.start()
+        yield from kill(self._server, some_leases(stage, chance))
 
     def _stop(self, stage: Stage, chance: Random) -> Generator[float, None, None]:
         """SIGSTOP of each of its processes."""
-        with self.connected() as connection:
+        with missed_if(psycopg.OperationalError), self.connected() as connection:
             ours = connection.info.backend_pid
             pids = [pid for (pid,) in connection.execute("SELECT pid FROM pg_stat_activity")]
         stopped = [pid for pid in pids if pid != ours and _send(pid, signal.SIGSTOP)]
         try:
             self._server.suspend()
-            yield stage.settings.ttl * chance.uniform(0.2, 3.0)
+            yield some_leases(stage, chance)
         finally:
             self._server.resume()
             for pid in stopped:

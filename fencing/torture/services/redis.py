@@ -1,79 +1,183 @@
-"""One Redis (or rather Valkey)."""
+"""One Redis (or rather Valkey), with and without persistence."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, ClassVar
 
 import redis
 
 from fencing.embedded.valkey import ValkeyProcess
-from fencing.torture.faults.kinds import FaultKind, MissedError
-from fencing.torture.services.base import LockServers
+from fencing.torture.faults.kinds import MissedError
+from fencing.torture.services.base import (
+    LockServers,
+    away,
+    kill,
+    lock_fault,
+    missed_if,
+    some_leases,
+    stop,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Generator, Sequence
     from random import Random
 
+    from fencing.torture.faults.kinds import FaultKind
     from fencing.torture.stage import Stage
 
-__all__ = ["RedisServers"]
+__all__ = ["RedisAofServers", "RedisEverySecondServers", "RedisServers"]
 
-
-@contextmanager
-def missed_if_away() -> Iterator[None]:
-    """A fault whose server is away just now has missed it."""
-    try:
-        yield
-    except redis.RedisError as error:
-        raise MissedError from error
+_COUNTERS = "*:counter"
+_TAIL = 2000
+"""The most of an append-only file's end that is lost, in bytes: several locks."""
 
 
 class RedisServers(LockServers):
     """One Redis without persistence: whenever it is killed it has forgotten everything."""
 
     name = "redis"
+    arguments: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self) -> None:
-        self._server = ValkeyProcess()
-        self._client = redis.Redis(port=self._server.port)
+        self.server = ValkeyProcess(*self.arguments)
+        self.client = redis.Redis(port=self.server.port)
 
     def start(self, stage: Stage) -> None:  # noqa: ARG002 - as its base has it
         """Start it."""
-        self._server.start()
-        self._client = redis.Redis.from_url(self._server.url)
+        self.server.start()
+        self.client = redis.Redis.from_url(self.server.url, socket_timeout=1.0)
 
     def url(self, worker: str) -> str:  # noqa: ARG002 - the same for all
         """Its address."""
-        return self._server.url
+        return self.server.url
 
     def close(self) -> None:
         """End it."""
-        self._client.close()
-        self._server.close()
+        self.client.close()
+        self.server.close()
 
     def faults(self) -> Sequence[FaultKind]:
         """What can be done to it."""
         return (
-            FaultKind("Redis killed", self._kill, breaks_order=True),
-            FaultKind("Redis emptied", self._empty, breaks_order=True),
-            FaultKind("counters set back", self._set_back, breaks_order=True),
+            *self.crashes(),
+            lock_fault("Redis stopped", self._stop),
+            lock_fault("Redis paused", self._pause),
+            lock_fault("Redis emptied", self._empty, breaks_order=True),
+            lock_fault("keys evicted", self._evict, breaks_order=True),
+            # A counter is nothing that a lock ends by.
+            lock_fault("counters set back", self._set_back),
+            lock_fault("counters deleted", self._delete),
+            lock_fault("scripts forgotten", self._forget_scripts),
+            lock_fault("clients cut off", self._cut_off),
         )
 
-    def _kill(self, stage: Stage, chance: Random) -> Generator[float, None, None]:
-        self._server.kill()
+    def crashes(self) -> Sequence[FaultKind]:
+        """How it ends; what is lost by that depends on its persistence."""
+        return (
+            lock_fault("Redis killed", self.kill, breaks_order=True),
+            lock_fault("Redis restored", self._restore, weight=0.5, breaks_order=True),
+        )
+
+    def kill(self, stage: Stage, chance: Random) -> Generator[float, None, None]:
+        """SIGKILL; what it has kept is there again some time later."""
+        yield from kill(self.server, some_leases(stage, chance))
+
+    def _restore(self, stage: Stage, chance: Random) -> Generator[float, None, None]:
+        """Crash it, and start it with a copy from some time before."""
+        with missed_if(redis.RedisError):
+            self.client.save()
+        copy = self.server.process.directory / "dump.rdb"
         try:
-            yield stage.settings.ttl * chance.uniform(0.1, 2.0)
+            yield stage.settings.ttl * chance.uniform(0.5, 4.0)
+            yield from kill(self.server, some_leases(stage, chance))
         finally:
-            self._server.start()
+            copy.unlink(missing_ok=True)
+
+    def _stop(self, stage: Stage, chance: Random) -> Generator[float, None, None]:
+        yield from stop(self.server, some_leases(stage, chance))
+
+    def _pause(self, stage: Stage, chance: Random) -> Generator[float, None, None]:
+        seconds = some_leases(stage, chance)
+        with missed_if(redis.RedisError):
+            self.client.client_pause(round(seconds * 1000), all=True)
+        yield seconds
 
     def _empty(self, _stage: Stage, _chance: Random) -> Generator[float, None, None]:
-        with missed_if_away():
-            self._client.flushall()
+        with missed_if(redis.RedisError):
+            self.client.flushall()
         yield 0.0
 
+    def _evict(self, stage: Stage, chance: Random) -> Generator[float, None, None]:
+        """Leave it no memory for a moment, and let it throw away what it likes."""
+        with missed_if(redis.RedisError):
+            self.client.config_set("maxmemory-policy", "allkeys-random")
+            self.client.config_set("maxmemory", "1")
+        try:
+            yield stage.settings.ttl * chance.uniform(0.0, 0.5)
+        finally:
+            # Started again meanwhile it has its memory already.
+            with suppress(redis.RedisError):
+                self.client.config_set("maxmemory", "0")
+
     def _set_back(self, _stage: Stage, chance: Random) -> Generator[float, None, None]:
-        with missed_if_away():
-            for key in self._client.scan_iter("*:token"):
-                self._client.set(key, chance.randint(1, 5))
+        with missed_if(redis.RedisError):
+            for key in self.client.scan_iter(_COUNTERS):
+                self.client.set(key, chance.randint(1, 5))
         yield 0.0
+
+    def _delete(self, _stage: Stage, _chance: Random) -> Generator[float, None, None]:
+        with missed_if(redis.RedisError):
+            for key in self.client.scan_iter(_COUNTERS):
+                self.client.delete(key)
+        yield 0.0
+
+    def _forget_scripts(self, _stage: Stage, _chance: Random) -> Generator[float, None, None]:
+        with missed_if(redis.RedisError):
+            self.client.script_flush()
+        yield 0.0
+
+    def _cut_off(self, _stage: Stage, _chance: Random) -> Generator[float, None, None]:
+        """Close all connections: of those who wait for a message, too."""
+        with missed_if(redis.RedisError):
+            for kind in ("normal", "pubsub"):
+                self.client.client_kill_filter(_type=kind, skipme=True)
+        yield 0.0
+
+
+class RedisAofServers(RedisServers):
+    """One Redis that writes down everything before it answers: a crash makes it forget nothing."""
+
+    name = "redis-aof"
+    arguments = ("--appendonly", "yes", "--appendfsync", "always")
+
+    def crashes(self) -> Sequence[FaultKind]:
+        """It ends and has kept all."""
+        return (lock_fault("Redis killed", self.kill),)
+
+
+class RedisEverySecondServers(RedisServers):
+    """One Redis that writes down everything, and may lose the last second's in a crash."""
+
+    name = "redis-everysec"
+    arguments = ("--appendonly", "yes", "--appendfsync", "everysec")
+
+    def crashes(self) -> Sequence[FaultKind]:
+        """It ends, and loses nothing or a little."""
+        return (
+            # It answers before it has written while the disk is busy with the second before.
+            lock_fault("Redis killed", self.kill, breaks_order=True),
+            lock_fault("last writes lost", self._lose_the_last, breaks_order=True),
+        )
+
+    def _lose_the_last(self, stage: Stage, chance: Random) -> Generator[float, None, None]:
+        """Crash it as if the machine had crashed: the end of its file never came to the disk."""
+        if self.server.pid is None:
+            raise MissedError
+        self.server.kill()
+        folder = self.server.process.directory / "appendonlydir"
+        for file in folder.glob("*.incr.aof"):
+            size = file.stat().st_size
+            with file.open("r+b") as written:
+                written.truncate(max(0, size - chance.randint(1, _TAIL)))
+        yield from away(self.server, some_leases(stage, chance))

@@ -1,0 +1,118 @@
+"""One ZooKeeper."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from fencing.embedded.zookeeper import ZooKeeperProcess
+from fencing.torture.faults.kinds import MissedError
+from fencing.torture.services.base import (
+    LockServers,
+    away,
+    kill,
+    lock_fault,
+    some_leases,
+    stop,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+    from random import Random
+
+    from fencing.torture.faults.kinds import FaultKind
+    from fencing.torture.stage import Stage
+
+__all__ = ["ZooKeeperServers", "end_session", "sessions"]
+
+_SETTINGS = "4lw.commands.whitelist=ruok,srvr,cons\n"
+_SESSION = re.compile(rb"sid=0x([0-9a-f]+)")
+_SECRET = 0xB3415C00
+"""What ZooKeeper mixes into a session's password; it is in its source."""
+_SECONDS = 2.0
+"""How long a session may take to be taken over, in seconds."""
+
+
+class ZooKeeperServers(LockServers):
+    """One ZooKeeper that keeps what it has acknowledged."""
+
+    name = "zookeeper"
+
+    def __init__(self) -> None:
+        self.server = ZooKeeperProcess(settings=_SETTINGS)
+
+    def start(self, stage: Stage) -> None:  # noqa: ARG002 - as its base has it
+        """Start it."""
+        self.server.start()
+
+    def url(self, worker: str) -> str:  # noqa: ARG002 - the same for all
+        """Its address."""
+        return self.server.url
+
+    def close(self) -> None:
+        """End it."""
+        self.server.close()
+
+    def faults(self) -> Sequence[FaultKind]:
+        """What can be done to it."""
+        return (
+            lock_fault("ZooKeeper killed", self._kill),
+            lock_fault("ZooKeeper stopped", self._stop),
+            lock_fault("session ended", self._end_session, weight=2.0),
+            lock_fault("ZooKeeper emptied", self._forget, weight=0.5, breaks_order=True),
+        )
+
+    def _kill(self, stage: Stage, chance: Random) -> Generator[float, None, None]:
+        """SIGKILL; what it has acknowledged is with the system, and there again."""
+        yield from kill(self.server, some_leases(stage, chance))
+
+    def _stop(self, stage: Stage, chance: Random) -> Generator[float, None, None]:
+        yield from stop(self.server, some_leases(stage, chance))
+
+    def _end_session(self, _stage: Stage, chance: Random) -> Generator[float, None, None]:
+        """A worker's session ends, as when it was not heard of for too long."""
+        found = sessions(self.server)
+        if not found:
+            raise MissedError
+        end_session(self.server, chance.choice(found))
+        yield 0.0
+
+    def _forget(self, stage: Stage, chance: Random) -> Generator[float, None, None]:
+        """It comes back without anything, and counts its transactions from 1."""
+        if self.server.pid is None:
+            raise MissedError
+        self.server.kill()
+        self.server.forget()
+        yield from away(self.server, some_leases(stage, chance))
+
+
+def sessions(server: ZooKeeperProcess) -> list[int]:
+    """The numbers of the sessions that are connected to a server."""
+    return [int(number, 16) for number in _SESSION.findall(server.says(b"cons"))]
+
+
+def end_session(server: ZooKeeperProcess, number: int) -> None:
+    """Take over a session, whoever's it is, and end it."""
+    from kazoo.client import KazooClient  # noqa: PLC0415 - of no other service's concern
+    from kazoo.handlers.threading import KazooTimeoutError  # noqa: PLC0415 - as above
+
+    client = KazooClient(
+        f"127.0.0.1:{server.port}", timeout=_SECONDS, client_id=(number, _password_of(number))
+    )
+    try:
+        client.start(_SECONDS)
+    except KazooTimeoutError as error:
+        raise MissedError from error
+    finally:
+        client.stop()
+        client.close()
+
+
+def _password_of(session: int) -> bytes:
+    """As ZooKeeper draws it, by Java's generator, from the session's number alone."""
+    state = (session ^ _SECRET ^ 0x5DEECE66D) & (1 << 48) - 1
+    password = b""
+    for _ in range(4):
+        state = (state * 0x5DEECE66D + 0xB) & (1 << 48) - 1
+        password += (state >> 16).to_bytes(4, "little")
+    return password

@@ -1,0 +1,59 @@
+"""What is done to an etcd is done."""
+
+from __future__ import annotations
+
+import pytest
+
+import fencing
+from tests.support.striking import struck
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def etcd():
+    with struck("etcd") as servers:
+        yield servers
+
+
+def test_killed_it_keeps_its_locks(etcd):
+    with etcd.locks() as locks:
+        locks.acquire("a", ttl=60.0)
+        before = etcd.servers.server.pid
+        etcd.perform("etcd killed")
+        assert etcd.servers.server.pid != before
+        assert locks.locked("a")
+    assert not etcd.kinds["etcd killed"].breaks_order
+
+
+def test_it_does_not_answer_for_a_while(etcd):
+    with etcd.locks() as locks:
+        with etcd.during("etcd stopped"), pytest.raises(fencing.LockServiceError):
+            locks.acquire("b", blocking=False)
+        etcd.await_grants(locks)
+
+
+def test_restored_it_forgets_and_gives_tokens_again(etcd):
+    with etcd.locks() as locks:
+        steps = etcd.strike("etcd restored")
+        for _ in range(1000):
+            if not next(steps) or etcd.servers.server.pid is None:
+                continue
+            if etcd.servers.server.serves():
+                break
+        last = 0
+        for _ in range(20):
+            last = locks.acquire("d", ttl=60.0).token
+            locks.force_release("d")
+        locks.acquire("d", ttl=60.0)
+        for seconds in steps:
+            etcd.wait(seconds)
+        assert not locks.locked("d")
+        assert locks.acquire("d", ttl=60.0, blocking_timeout=30.0).token < last
+
+
+def test_emptied_it_begins_anew(etcd):
+    with etcd.locks() as locks:
+        locks.acquire("e", ttl=60.0)
+        etcd.perform("etcd emptied")
+        assert not locks.locked("e")
