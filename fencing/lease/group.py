@@ -70,11 +70,11 @@ class BaseLeaseGroup(Sequence[LeaseT], Generic[LeaseT]):
 
     @staticmethod
     def _settle_each(
-        leases: Iterable[LeaseT], failures: Iterable[Failure], body: BaseException | None
+        released: Iterable[tuple[LeaseT, Failure]], body: BaseException | None
     ) -> None:
         """What each says of its release at the end of its block, as if they were nested."""
         raised = body
-        for lease, failure in zip(leases, failures, strict=True):
+        for lease, failure in released:
             try:
                 if not isinstance(failure, LeaseLostError | LockServiceError | None):
                     raise failure  # noqa: TRY301 - as it would be by a single one
@@ -175,7 +175,7 @@ class LeaseGroup(BaseLeaseGroup[Lease]):
     ) -> None:
         try:
             ended = [lease for lease in reversed(self._leases) if lease._close()]  # noqa: SLF001 - of one package
-            self._settle_each(ended, free_together(ended), body)
+            self._settle_each(zip(ended, free_together(ended), strict=True), body)
         except FencingError:
             raise
         except BaseException:
@@ -211,7 +211,7 @@ class AsyncLeaseGroup(BaseLeaseGroup[AsyncLease]):
             async with AsyncExitStack() as stack:
                 for lease in self._leases:
                     await stack.enter_async_context(lease)
-                self._blocks = stack.pop_all()
+                stack.pop_all()
         except LeaseLostError:
             # Lost before its block; those whose blocks have not begun are not left held.
             for lease in self._leases:
@@ -226,9 +226,22 @@ class AsyncLeaseGroup(BaseLeaseGroup[AsyncLease]):
         body: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if any(lease.cancel_on_loss for lease in self._leases):
-            # Each has a block of its own, whose cancellation it takes back.
-            await self._blocks.__aexit__(kind, body, traceback)
-            return
-        ended = [lease for lease in reversed(self._leases) if lease._leave()]  # noqa: SLF001 - of one package
-        self._settle_each(ended, await free_together_async(ended), body)
+        raised, ended, lost = body, [], set()
+        for lease in reversed(self._leases):
+            ends, loss = lease._leave(raised)  # noqa: SLF001 - of one package
+            if ends:
+                ended.append(lease)
+            if loss is not None:
+                loss.__cause__ = raised
+                raised = loss
+                lost.add(lease)
+        failures = await free_together_async(ended)
+        # Whose loss has ended the block has said so by that.
+        told = [
+            (lease, failure)
+            for lease, failure in zip(ended, failures, strict=True)
+            if lease not in lost
+        ]
+        self._settle_each(told, raised)
+        if raised is not None and raised is not body:
+            raise raised

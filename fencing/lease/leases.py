@@ -321,12 +321,10 @@ class AsyncLease(BaseLease):
         body: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        block = self._cancelled_blocks.pop()
-        # The cancellation was ours, and has done its work: what it means is the loss.
-        loss = self.loss() if block is not None and block.end(body) else None
+        ends, loss = self._leave(body)
         failure: _Failure | None = None
         try:
-            if self._close():
+            if ends:
                 await self._free()
         except (LeaseLostError, LockServiceError) as error:
             failure = error
@@ -334,10 +332,16 @@ class AsyncLease(BaseLease):
             raise loss from body
         self._settle(failure, body)
 
-    def _leave(self) -> bool:
-        """End the innermost block, which nothing has cancelled; whether to release the lease."""
-        self._cancelled_blocks.pop()
-        return self._close()
+    def _leave(self, body: BaseException | None) -> tuple[bool, LeaseLostError | None]:
+        """End the innermost block, which has ended with this exception.
+
+        Returns:
+            Whether to release the lease; and its loss, if that is why the block was cancelled.
+        """
+        block = self._cancelled_blocks.pop()
+        # The cancellation was ours, and has done its work: what it means is the loss.
+        loss = self.loss() if block is not None and block.end(body) else None
+        return self._close(), loss
 
     def cancel_blocks(self) -> None:
         """See :meth:`BaseLease.cancel_blocks`; the innermost block that did ask is cancelled."""

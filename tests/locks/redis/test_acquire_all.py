@@ -11,8 +11,14 @@ import pytest
 import redis
 import redis.asyncio
 
+from fencing.clock import now
 from fencing.embedded.cluster import ValkeyCluster
-from fencing.errors import LeaseLostError, LockNotAcquiredError, LockServiceError
+from fencing.errors import (
+    LeaseExpiredError,
+    LeaseLostError,
+    LockNotAcquiredError,
+    LockServiceError,
+)
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from fencing.locks.redis.scripts import keys_of
 from tests.support.processes import ChildProcess
@@ -298,6 +304,45 @@ class TestOptions:
             assert task is not None
             assert task.cancelling() == 0
         assert [lock_value(name) for name in "ab"] == [None, None]
+
+    async def test_they_are_released_together_where_their_loss_cancels(
+        self, proxy: TcpProxy, redis_namespace: str, lock_value: LookUp
+    ) -> None:
+        async with AsyncRedisLockService.from_url(proxy.url, namespace=redis_namespace) as locks:
+            group = await locks.acquire_all(["a", "b", "c"], ttl=60, cancel_on_loss=True)
+
+            async def work() -> None:
+                async with group:
+                    proxy.hold()
+
+            working = asyncio.create_task(work())
+            await until(proxy.held)
+            assert [lock_value(name) for name in "abc"] == [None] * 3  # before the first answer
+            proxy.release()
+            await working
+
+    @pytest.mark.parametrize("lost", [("a",), ("c",), ("a", "c")], ids=str)
+    async def test_the_loss_of_some_ends_the_block_and_releases_the_others(
+        self, proxy: TcpProxy, redis_namespace: str, lock_value: LookUp, lost: tuple[str, ...]
+    ) -> None:
+        async def work(group: Any) -> None:
+            async with group:
+                for lease in group:
+                    if lease.resource in lost:
+                        lease.trusted_until = now()
+                        lease._changed()
+                await asyncio.sleep(20)
+
+        task = asyncio.current_task()
+        assert task is not None
+        async with AsyncRedisLockService.from_url(proxy.url, namespace=redis_namespace) as locks:
+            group = await locks.acquire_all(["a", "b", "c"], ttl=60, cancel_on_loss=True)
+            with pytest.raises(LeaseExpiredError) as raised:
+                await work(group)
+        assert raised.value.resource in lost
+        assert isinstance(raised.value.__cause__, asyncio.CancelledError)
+        assert task.cancelling() == 0
+        assert lock_value("b") is None
 
 
 class TestCancellation:
