@@ -12,9 +12,10 @@ throws :class:`Trouble`. The rules, for every lock service:
 * The *deadline* is absolute: nothing that happens on the way restarts it. A caller who waits for
   a lock gets one last attempt at the deadline itself.
 * *Trouble* with the lock service is not the lock being held: it is a LockServiceError, after at
-  most ``ATTEMPTS`` attempts (for who waits for the lock, however many) and ``TROUBLE_SECONDS``
-  without an answer, and by the deadline if there is one. A deadline that leaves no time for a
-  round trip is stretched to ``GRACE_SECONDS`` for the attempt, and once more for the clean-up.
+  most ``ATTEMPTS`` attempts (for who waits for the lock, or if it is one that is brief, however
+  many) and ``TROUBLE_SECONDS`` without an answer, and by the deadline if there is one. A deadline
+  that leaves no time for a round trip is stretched to ``GRACE_SECONDS`` for the attempt, and once
+  more for the clean-up.
 """
 
 from __future__ import annotations
@@ -90,13 +91,15 @@ class Trouble(Exception):  # noqa: N818 - what happened, not yet an error of our
         help: What it means and what to do about it.
         passing: Whether trying again may help.
         at: When it failed (:func:`fencing.clock.now`, seconds).
+        brief: Whether it passes by itself, and soon: it is tried for as long as there is time.
     """
 
-    def __init__(self, help_: str, *, passing: bool, at: float) -> None:
+    def __init__(self, help_: str, *, passing: bool, at: float, brief: bool = False) -> None:
         super().__init__(help_)
         self.help = help_
         self.passing = passing
         self.at = at
+        self.brief = brief
 
 
 class BaseCall:
@@ -134,7 +137,7 @@ class BaseCall:
         Raises:
             LockServiceError: There was none.
         """
-        failures = 0
+        failures = brief = 0
         ends = min(self.ends, self.at + TROUBLE_SECONDS + longer)
         while True:
             # A little is kept back, so that the clean-up ends by the deadline, too.
@@ -144,10 +147,11 @@ class BaseCall:
             except Trouble as trouble:
                 self.at = trouble.at
                 failures += 1
-                pause = min(RETRY_SECONDS * 2 ** (failures - 1), LONGEST_RETRY_SECONDS)
+                brief += trouble.brief
+                pause = min(RETRY_SECONDS * 2 ** min(failures - 1, 9), LONGEST_RETRY_SECONDS)
                 pause *= random.uniform(0.5, 1.0)  # noqa: S311 - no secret
                 hopeless = self.at + pause >= ends - GRACE_SECONDS
-                if not trouble.passing or failures >= self.attempts or hopeless:
+                if not trouble.passing or failures - brief >= self.attempts or hopeless:
                     tries = f" (attempts: {failures})" if failures > 1 else ""
                     raise self.error(f"{trouble.help}{tries}") from trouble.__cause__
                 self.repeated = True

@@ -66,11 +66,11 @@ class Play:
             )
         )
 
-    def fail(self, *, passing: bool = True, after: float = 0.001) -> Play:
+    def fail(self, *, passing: bool = True, after: float = 0.001, brief: bool = False) -> Play:
         """Let the request fail."""
         self.ask()
         self.at += after
-        trouble = Trouble("out of order", passing=passing, at=self.at)
+        trouble = Trouble("out of order", passing=passing, at=self.at, brief=brief)
         trouble.__cause__ = ConnectionResetError("gone")
         return self._go(lambda: self.call.throw(trouble))
 

@@ -198,6 +198,8 @@ def trouble_of(error: BaseException, *, at: float) -> Trouble:
         ),
         (False, "Redis refused"),
     )
-    trouble = Trouble(f"{meaning} ({told})", passing=passing, at=at)
+    # While a slot moves key by key, keys of one resource are apart for moments.
+    brief = isinstance(error, redis.exceptions.TryAgainError)
+    trouble = Trouble(f"{meaning} ({told})", passing=passing, at=at, brief=brief)
     trouble.__cause__ = error
     return trouble

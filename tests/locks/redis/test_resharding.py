@@ -16,7 +16,9 @@ from redis.crc import key_slot
 from fencing.embedded.asking import until
 from fencing.embedded.cluster import SLOTS, ValkeyCluster
 from fencing.errors import LockServiceError
-from fencing.locks.redis import AsyncRedisLockService, RedisLockService, waiting
+from fencing.locks import asking
+from fencing.locks.asking import ATTEMPTS
+from fencing.locks.redis import AsyncRedisLockService, RedisLockService, acquiring, steps, waiting
 from fencing.locks.redis.scripts import keys_of
 from tests.contract.facade import ThreadedLocks
 
@@ -148,6 +150,35 @@ async def test_keys_that_are_apart_are_tried_again(locks: Any, resource: str, mo
     await renewing
     move.end()
     await lease.release()
+
+
+@pytest.mark.parametrize("work", ["acquire", "renew", "release"])
+async def test_they_are_tried_for_as_long_as_there_is_time(
+    locks: Any, resource: str, move: Move, work: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name, seconds in (
+        (asking, "RETRY_SECONDS", 0.001),
+        (asking, "LONGEST_RETRY_SECONDS", 0.001),
+        (asking, "TROUBLE_SECONDS", LONG),
+        (steps, "RELEASE_SECONDS", LONG),
+        (acquiring, "NO_WAIT_SECONDS", LONG),
+    ):
+        monkeypatch.setattr(module, name, seconds)
+    lease = await locks.acquire(resource, ttl=LONG)
+    calls = {
+        "acquire": lambda: locks.try_acquire(resource),
+        "renew": lease.renew,
+        "release": lease.release,
+    }
+    move.begin()
+    move.keys(move.counter)
+    before = move.refused(move.source)
+    working = asyncio.ensure_future(calls[work]())
+    await move.await_refusal(move.source, before + 2 * ATTEMPTS)
+    move.end()  # until then keys that there are not keep a script from running
+    assert await working is None
+    if work != "release":
+        await lease.release()
 
 
 async def test_who_waits_for_a_lock_waits_for_the_move(

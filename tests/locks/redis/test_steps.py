@@ -183,6 +183,16 @@ class TestTrouble:
         assert caught.value.resource == "r"
         assert not isinstance(caught.value, TimeoutError)
 
+    def test_what_passes_soon_is_tried_for_as_long_as_there_is_time(self) -> None:
+        play = play_acquire(blocking=False)
+        for _ in range(ATTEMPTS):
+            play.fail(brief=True).wait()
+        for _ in range(ATTEMPTS - 1):
+            play.fail(after=0.0)
+            play.at -= play.wait()  # as if no time had passed
+        play.fail()
+        assert play.ask().script is RELEASE
+
     def test_the_clean_up_failing_does_not_hide_why(self) -> None:
         play = play_acquire().fail(passing=False)
         with pytest.raises(LockServiceError, match="out of order"):
