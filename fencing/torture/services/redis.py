@@ -12,6 +12,7 @@ from fencing.torture.faults.kinds import MissedError
 from fencing.torture.services.base import (
     LockServers,
     away,
+    can_jump,
     kill,
     lock_fault,
     missed_if,
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["RedisAofServers", "RedisEverySecondServers", "RedisServers"]
 
 _COUNTERS = "*:counter"
+_HOUR = 3600.0
+_CLOCK = "clock"
+"""The group of faults that set the clock."""
 _TAIL = 2000
 """The most of an append-only file's end that is lost, in bytes: several locks."""
 
@@ -40,7 +44,8 @@ class RedisServers(LockServers):
     arguments: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self) -> None:
-        self.server = ValkeyProcess(*self.arguments)
+        self._jumps = can_jump()
+        self.server = ValkeyProcess(*self.arguments, false_clock=self._jumps)
         self.client = redis.Redis(port=self.server.port)
 
     def start(self, stage: Stage) -> None:  # noqa: ARG002 - as its base has it
@@ -70,6 +75,15 @@ class RedisServers(LockServers):
             lock_fault("counters deleted", self._delete),
             lock_fault("scripts forgotten", self._forget_scripts),
             lock_fault("clients cut off", self._cut_off),
+            *self._of_clock(),
+        )
+
+    def _of_clock(self) -> Sequence[FaultKind]:
+        if not self._jumps:
+            return ()
+        return (
+            lock_fault("clock ahead", self._go_ahead, breaks_order=True, group=_CLOCK),
+            lock_fault("clock behind", self._fall_behind, breaks_order=True, group=_CLOCK),
         )
 
     def crashes(self) -> Sequence[FaultKind]:
@@ -119,6 +133,25 @@ class RedisServers(LockServers):
             # Started again meanwhile it has its memory already.
             with suppress(redis.RedisError):
                 self.client.config_set("maxmemory", "0")
+
+    def _go_ahead(self, stage: Stage, chance: Random) -> Generator[float, None, None]:
+        """Its time of day is an hour too late: locks end at once."""
+        self.server.clock.set(_HOUR)
+        try:
+            yield some_leases(stage, chance)
+        finally:
+            self.server.clock.set(0.0)
+            # What was written meanwhile would last for an hour; somebody clears that away.
+            with suppress(redis.RedisError):
+                self.client.flushall()
+
+    def _fall_behind(self, stage: Stage, chance: Random) -> Generator[float, None, None]:
+        """Its time of day is an hour too early; what it grants meanwhile ends when it is right."""
+        self.server.clock.set(-_HOUR)
+        try:
+            yield some_leases(stage, chance)
+        finally:
+            self.server.clock.set(0.0)
 
     def _set_back(self, _stage: Stage, chance: Random) -> Generator[float, None, None]:
         with missed_if(redis.RedisError):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import redis
 
-from fencing.embedded.asking import ask
+from fencing.embedded.asking import ask, until
+from fencing.torture.services.base import can_jump
 from tests.support.striking import Most, struck
 
 pytestmark = pytest.mark.slow
@@ -100,6 +101,26 @@ def test_it_does_not_answer_for_a_while(any_redis, name):
         client.ping()
     with redis.Redis.from_url(url, socket_timeout=10.0) as client:
         assert client.ping()
+
+
+@pytest.mark.skipif(not can_jump(), reason="false clocks are for Linux with a C compiler")
+def test_its_clock_is_ahead_and_locks_end(any_redis):
+    with any_redis.locks() as locks:
+        hold(locks)
+        with any_redis.during("clock ahead"):
+            assert not held(locks)
+            hold(locks)
+        assert not held(locks)
+
+
+@pytest.mark.skipif(not can_jump(), reason="false clocks are for Linux with a C compiler")
+def test_its_clock_is_behind_and_locks_end_when_it_is_right(any_redis):
+    with any_redis.locks() as locks:
+        with any_redis.during("clock behind"):
+            hold(locks)
+            assert held(locks)
+        # It looks at its clock between commands, and may have done so just before.
+        until(lambda: not held(locks), "what it granted meanwhile has not ended")
 
 
 def test_restored_it_has_what_it_had_before(plain):
