@@ -275,6 +275,8 @@ class History:
             resource no two are believed in at a time.
         loses_acknowledged: Whether the database itself lost what it had acknowledged (a standby
             that lags was promoted): the one thing that no guard can mend.
+        lingers: How much longer than a lease the lock service may wait for somebody who is gone,
+            in seconds.
         seconds: How long workers worked, in seconds.
     """
 
@@ -288,4 +290,5 @@ class History:
     lock_service: str
     keeps_order: bool
     loses_acknowledged: bool = False
+    lingers: float = 0.0
     seconds: float = 0.0

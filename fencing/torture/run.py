@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import threading
 import time
@@ -251,7 +252,7 @@ def run(stage: Stage, progress: Callable[[float], None] = lambda _: None) -> His
         conductor.faults.append(lies)
     struck = {fault.kind for fault in conductor.faults}
     known = available(stage, stage.settings.faults)
-    return load(
+    history = load(
         stage.owner,
         sorted(stage.records.glob("*.jsonl")),
         conductor.faults,
@@ -262,3 +263,4 @@ def run(stage: Stage, progress: Callable[[float], None] = lambda _: None) -> His
         loses_acknowledged=any(kind.loses_acknowledged for kind in known if kind.name in struck),
         seconds=conductor.seconds,
     )
+    return dataclasses.replace(history, lingers=stage.locks.lingers)

@@ -20,7 +20,7 @@ _SERVERS = (Harm.LOCK_SERVICE, Harm.DATABASE, Harm.SESSIONS)
 def wrongly_denied(history: History) -> Iterator[tuple[Acquisition, str]]:
     """Acquisitions that were not granted without a reason, and what is wrong with each."""
     faults = Faults(history)
-    rivals = Rivals(history.acquisitions, lingering=True)
+    rivals = Rivals(history.acquisitions, lingering=True, longer=history.lingers)
     for acquisition in history.acquisitions:
         if acquisition.leases or acquisition.answered_at is None or acquisition.blocked_by:
             continue

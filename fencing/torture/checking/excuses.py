@@ -50,17 +50,20 @@ class Faults:
 class Rivals:
     """Who else had, or may have had, the lock on a resource, and when."""
 
-    def __init__(self, acquisitions: Iterable[Acquisition], *, lingering: bool) -> None:
+    def __init__(
+        self, acquisitions: Iterable[Acquisition], *, lingering: bool, longer: float = 0.0
+    ) -> None:
         """Collect them.
 
         Args:
             acquisitions: Whose.
             lingering: Whether a lease counts until the lock service has surely forgotten it, rather
                 than as long as its worker believed in it.
+            longer: How much longer than a lease that may take, in seconds.
         """
         found: defaultdict[str, list[tuple[float, float, str]]] = defaultdict(list)
         for acquisition in acquisitions:
-            for resource, since, until in _busy(acquisition, lingering=lingering):
+            for resource, since, until in _busy(acquisition, lingering=lingering, longer=longer):
                 found[resource].append((since, until, acquisition.name))
         self._intervals = {resource: sorted(of_one) for resource, of_one in found.items()}
         self._longest = {
@@ -83,9 +86,11 @@ class Rivals:
                     yield interval
 
 
-def _busy(acquisition: Acquisition, *, lingering: bool) -> Iterator[tuple[str, float, float]]:
+def _busy(
+    acquisition: Acquisition, *, lingering: bool, longer: float
+) -> Iterator[tuple[str, float, float]]:
     """When an acquisition had the lock on each resource, or may have had it."""
-    tail = acquisition.ttl if lingering else 0.0
+    tail = acquisition.ttl + longer if lingering else 0.0
     if acquisition.leases:
         for resource, lease in acquisition.leases.items():
             began = acquisition.admission_began_at or acquisition.asked_at

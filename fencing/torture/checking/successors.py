@@ -50,7 +50,7 @@ def _starved(history: History) -> list[Violation]:
     rivals = Rivals(history.acquisitions, lingering=False)
     faults = Faults(history)
     longest_ttl = max((each.ttl for each in history.acquisitions), default=0.0)
-    bound = bound_of(longest_ttl)
+    bound = bound_of(longest_ttl) + history.lingers
     violations = []
     for acquisition in history.acquisitions:
         since, until = acquisition.asked_at, acquisition.answered_at

@@ -48,6 +48,9 @@ class LockServers(ABC):
     keeps_order: ClassVar[bool] = True
     """Whether, without faults, two leases on one resource are never believed in at a time."""
 
+    lingers: ClassVar[float] = 0.0
+    """How much longer than a lease it may wait for somebody who is gone, in seconds."""
+
     @abstractmethod
     def start(self, stage: Stage) -> None:
         """Start them, and wait until they serve; the database of the stage runs already."""

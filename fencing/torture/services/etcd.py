@@ -6,6 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from fencing.embedded.etcd import EtcdProcess
+from fencing.locks.etcd.acquiring import WAIT_SECONDS
 from fencing.torture.faults.kinds import MissedError
 from fencing.torture.services.base import (
     LockServers,
@@ -32,6 +33,8 @@ class EtcdServers(LockServers):
     """One etcd that keeps what it has acknowledged."""
 
     name = "etcd"
+    # So long is the place of a waiter kept that has died or stands still, and looked at late.
+    lingers = WAIT_SECONDS + 1.0
 
     def __init__(self) -> None:
         self.server = EtcdProcess()

@@ -11,6 +11,7 @@ import psycopg
 from sqlalchemy import make_url
 
 from fencing.embedded.postgres import PostgresProcess
+from fencing.locks.postgres.acquiring import QUEUE_SECONDS
 from fencing.torture.services.base import LockServers, kill, lock_fault, missed_if, some_leases
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class PostgresServers(LockServers):
     """The guarded database grants the leases, too; what befalls it befalls both."""
 
     name = "postgres"
+    # The turn of a waiter that has died or stands still is kept for so long.
+    lingers = QUEUE_SECONDS
 
     def __init__(self) -> None:
         self._stage: Stage | None = None

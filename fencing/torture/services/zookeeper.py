@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from fencing.embedded.zookeeper import ZooKeeperProcess
+from fencing.locks.zookeeper.service import SESSION_SECONDS
 from fencing.torture.faults.kinds import MissedError
 from fencing.torture.services.base import (
     LockServers,
@@ -37,6 +38,8 @@ class ZooKeeperServers(LockServers):
     """One ZooKeeper that keeps what it has acknowledged."""
 
     name = "zookeeper"
+    # So long lives the session of a waiter that has died or stands still.
+    lingers = SESSION_SECONDS
 
     def __init__(self) -> None:
         self.server = ZooKeeperProcess(settings=_SETTINGS)

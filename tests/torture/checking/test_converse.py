@@ -254,6 +254,16 @@ def test_a_successor_is_granted_or_knows_why():
     assert find("successors proceed", meanwhile.history()) == []
 
 
+def test_a_lock_service_may_wait_for_somebody_who_is_gone():
+    bound = 2 * TTL + 2
+    history = denied(two_leases()).history()
+    assert find("successors proceed", replace(history, lingers=8.1 - bound)) == []
+    assert find("successors proceed", replace(history, lingers=7.9 - bound))
+    held_before = denied(two_leases()).history()
+    assert find(WITNESS, held_before)
+    assert find(WITNESS, replace(held_before, lingers=60.0)) == []
+
+
 @catches("successors proceed", "admission took 2.999 s longer than the transactions that were open")
 def test_an_admission_waits_for_transactions_that_began_later():
     world = two_leases()
