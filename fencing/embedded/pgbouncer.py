@@ -15,6 +15,10 @@ from fencing.embedded.server import LocalServer
 __all__ = ["PgBouncer"]
 
 
+LOGIN_RETRY = 0.1
+"""When it asks a server again that was away, in seconds; its own default is 15."""
+
+
 class PgBouncer(LocalServer):
     """A PgBouncer on 127.0.0.1 that asks nobody for a password.
 
@@ -64,6 +68,7 @@ pool_mode = transaction
 default_pool_size = {self._pool_size}
 max_client_conn = 100
 query_wait_timeout = {self._query_wait_timeout}
+server_login_retry = {LOGIN_RETRY}
 server_tls_sslmode = disable
 """,
             "utf-8",

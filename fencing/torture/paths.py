@@ -125,7 +125,7 @@ class SyncPath(ABC):
     def _bare(self) -> Iterator[psycopg.Connection[Any]]:
         """A connection of psycopg's that knows nothing of leases."""
         with psycopg.connect(
-            libpq_url(self._plan.database_url), connect_timeout=_CONNECT_TIMEOUT
+            libpq_url(self._plan.database_url), **_psycopg_options(self._plan)
         ) as connection:
             yield connection
 
@@ -149,7 +149,7 @@ class CorePath(SyncPath):
         engine = create_engine(
             f"postgresql+psycopg{_without_scheme(plan.database_url)}",
             pool_size=2, max_overflow=0,
-            connect_args={"connect_timeout": _CONNECT_TIMEOUT},
+            connect_args=_psycopg_options(plan),
         )  # fmt: skip
         self._resources.callback(engine.dispose)
         listen_to_connections(engine, waits_for_answer)
@@ -235,7 +235,7 @@ class PsycopgPath(SyncPath):
     def _connected(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed:
             self._connection = psycopg.connect(
-                libpq_url(self._plan.database_url), connect_timeout=_CONNECT_TIMEOUT
+                libpq_url(self._plan.database_url), **_psycopg_options(self._plan)
             )
             listen_to_waits(self._connection, self._waits_for_answer)
             self._resources.callback(self._connection.close)
@@ -261,10 +261,10 @@ class AsyncPath:
     ) -> None:
         self._plan = plan
         self._locks = locks
-        argument = "connect_timeout" if driver == "psycopg" else "timeout"
+        options = _psycopg_options(plan) if driver == "psycopg" else _asyncpg_options(plan)
         self._engine = create_async_engine(
             f"postgresql+{driver}{_without_scheme(plan.database_url)}",
-            pool_size=2, max_overflow=0, connect_args={argument: _CONNECT_TIMEOUT},
+            pool_size=2, max_overflow=0, connect_args=options,
         )  # fmt: skip
         listen_to_connections(self._engine.sync_engine, waits_for_answer)
         self._guard = (
@@ -346,6 +346,17 @@ def open_async(
 ) -> AsyncPath:
     """The path of asyncio that a plan names."""
     return AsyncPath(plan, locks, waits_for_answer, ASYNC_PATHS[plan.path])
+
+
+def _psycopg_options(plan: Plan) -> dict[str, Any]:
+    options: dict[str, Any] = {"connect_timeout": _CONNECT_TIMEOUT}
+    return {**options, "prepare_threshold": None} if plan.pooled else options
+
+
+def _asyncpg_options(plan: Plan) -> dict[str, Any]:
+    options: dict[str, Any] = {"timeout": _CONNECT_TIMEOUT}
+    unprepared = {"statement_cache_size": 0, "prepared_statement_cache_size": 0}
+    return {**options, **unprepared} if plan.pooled else options
 
 
 def libpq_url(url: str) -> str:

@@ -28,7 +28,7 @@ __all__ = ["RunError", "run"]
 
 _TICK = 0.01
 """How often workers are looked at, in seconds."""
-_BETWEEN_FAULTS = 2.0
+_BETWEEN_FAULTS = 1.0
 """Between two faults, in leases, on average."""
 _BEGINNING = 120.0
 """How long the workers' beginnings may take, in seconds: a loaded machine imports slowly."""

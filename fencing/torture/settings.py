@@ -88,6 +88,7 @@ class Plan:
         orders: What it does at points, exactly.
         stops: How likely it stops at a point it comes to, from 0 to 1.
         deaths: How likely it dies there, from 0 to 1.
+        pooled: Whether the database is reached through a pooler in transaction mode.
         evict_after: As in :class:`fencing.Guard`.
         script: What it does, one unit after the other, instead of choosing; see
             :mod:`fencing.torture.units`.
@@ -103,6 +104,7 @@ class Plan:
     orders: tuple[Order, ...] = ()
     stops: float = 0.0
     deaths: float = 0.0
+    pooled: bool = False
     evict_after: float | None = None
     script: tuple[dict[str, Any], ...] | None = None
 

@@ -18,6 +18,7 @@ from fencing.torture.paths import PATHS
 from fencing.torture.processes import MODULE, WorkerProcess
 from fencing.torture.settings import Plan
 from fencing.torture.tables import ROLE
+from fencing.torture.ways import Ways
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -38,6 +39,10 @@ _STOPS, _DEATHS = 0.004, 0.0005
 """How likely a worker stops, or dies, at each point it comes to."""
 
 
+_EVICTS = {2: 0.4, 4: 1.0}
+_OF = 5
+"""Which of five workers evict, and after how many leases."""
+
 _RECOVERY = 30.0
 """How long the database may take to serve again, in seconds."""
 
@@ -56,6 +61,7 @@ class Stage:
         owner: An engine of the database's owner, without a guard and without a pool.
         role: Who the workers are in the database.
         workers: Those that live, or have just died.
+        ways: The ways that workers take to the servers.
         altered: Whether the database was changed on purpose, and must not be mended.
         records: The folder of their files.
     """
@@ -94,6 +100,9 @@ class Stage:
             create_tables(self.owner, self.settings)
             if self._prepare is not None:
                 self._prepare(self.owner)
+            self.ways = started.enter_context(
+                Ways(self.settings, self._database_url(), self.records)
+            )
             started.enter_context(self.locks)
             self.locks.start(self)
             started.callback(self._end_workers)
@@ -121,22 +130,38 @@ class Stage:
         facts: dict[str, object] = {
             "worker": name,
             "seed": chance.getrandbits(63),
-            "path": PATHS[(number + incarnation) % len(PATHS)],
-            "database_url": self.database_url(name),
-            "locks_url": self.locks.url(name),
+            "path": PATHS[(self.settings.seed + number + incarnation) % len(PATHS)],
+            "database_url": self.ways.database_url(number),
+            "locks_url": self.ways.locks_url(number, self.locks.url(name)),
+            "pooled": self.ways.is_pooled(number),
+            "evict_after": self._evict_after(number),
             "record": str(self.records / f"{name}.jsonl"),
             "settings": self.settings,
             "stops": _STOPS if stops else 0.0,
             "deaths": _DEATHS if deaths else 0.0,
             **changes,
         }
-        worker = WorkerProcess(Plan(**facts), module=self._module)  # type: ignore[arg-type]  # checked there
+        worker = WorkerProcess(
+            Plan(**facts),  # type: ignore[arg-type]  # checked there
+            module=self._module,
+            environment=self.ways.environment(number),
+        )
         self.workers.append(worker)
 
-    def database_url(self, worker: str) -> str:  # noqa: ARG002 - the same for all
-        """Where a worker finds the database, as its role."""
+    def database_url(self, worker: str) -> str:
+        """Where a worker finds the database, as its role; past the pooler."""
+        number = int(worker.removeprefix("w").partition(".")[0])
+        return (
+            self._database_url() if self.ways.is_pooled(number) else self.ways.database_url(number)
+        )
+
+    def _database_url(self) -> str:
         url = make_url(self.postgres.url).set(drivername="postgresql", username=ROLE)
         return url.render_as_string(hide_password=False)
+
+    def _evict_after(self, number: int) -> float | None:
+        """Two of five end the sessions in their way; one of them through the pooler."""
+        return self.settings.ttl * _EVICTS[number % _OF] if number % _OF in _EVICTS else None
 
     def await_database(self) -> None:
         """Wait until the database serves, after a crash say.

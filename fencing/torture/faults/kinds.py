@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random  # noqa: TC003 - a dataclass's annotation
 from typing import TYPE_CHECKING, TypeAlias
 
-from fencing.torture.faults import administration, database, processes
+from fencing.torture.faults import administration, clocks, database, network, processes
 from fencing.torture.faults.missing import MissedError
 from fencing.torture.history import Harm
 from fencing.torture.stage import Stage  # noqa: TC001 - as above
@@ -77,12 +77,41 @@ _MIGRATED = FaultKind(
 )
 
 
+_PARTED = _AWAY | {Harm.LOCK_SERVICE}
+_OF_NETWORK = (
+    FaultKind("COMMIT held", network.hold_commit, 1.5, harms=_AWAY),
+    FaultKind("COMMIT lost", network.lose_commit, harms=_AWAY),
+    FaultKind("COMMIT's answer lost", network.lose_commits_answer, harms=_AWAY),
+    FaultKind("admission held", network.hold_admission, 1.5, harms=_AWAY),
+    FaultKind("admission's answer lost", network.lose_admissions_answer, harms=_AWAY),
+    FaultKind("connections cut", network.cut, harms=_PARTED),
+    FaultKind("connections silent", network.silence, harms=_PARTED),
+    FaultKind("network parted", network.part, harms=_PARTED),
+    FaultKind("network slow", network.delay, harms=_PARTED),
+    FaultKind("connections refused", network.refuse, harms=_PARTED),
+)
+# Of a lock service that each worker reaches at one address.
+_ITS_ANSWER_LOST = FaultKind(
+    "lock service's answer lost",
+    network.lose_lock_services_answer,
+    harms=frozenset({Harm.LOCK_SERVICE}),
+)
+# Trust is measured by a clock that does not jump, and so is everything else: nothing goes wrong.
+_CLOCK_JUMPED = FaultKind("worker's clock jumped", clocks.jump, 1.5)
+
+
 def kinds(stage: Stage) -> Mapping[str, FaultKind]:
     """All kinds that a stage can be struck by, by name."""
     of_locks = (
         replace(kind, harms=kind.harms | {Harm.LOCK_SERVICE}) for kind in stage.locks.faults()
     )
     found = [*_OF_WORKERS, *_OF_DATABASE, *of_locks]
+    if stage.ways.databases:
+        found += _OF_NETWORK
+    if stage.ways.services:
+        found.append(_ITS_ANSWER_LOST)
+    if stage.ways.clocks:
+        found.append(_CLOCK_JUMPED)
     if database.can_suspend():
         found.append(_SUSPENDED)
     if stage.settings.guarded:

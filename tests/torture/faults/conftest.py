@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,7 @@ def chance() -> Random:
 @pytest.fixture
 def connect(stage: Stage) -> Iterator[Callable[[], Connection]]:
     """Opens sessions of the workers' role."""
-    engine = create_engine(stage.database_url("w0.0"), poolclass=NullPool)
+    engine = create_engine(stage.database_url("w1.0"), poolclass=NullPool)
     opened: list[Connection] = []
 
     def connect() -> Connection:
@@ -54,7 +55,12 @@ def connect(stage: Stage) -> Iterator[Callable[[], Connection]]:
 
 def perform(steps: Steps) -> list[str]:
     """A fault from its beginning to its end, in no time; whom it struck."""
-    return [told for told in steps if isinstance(told, str)]
+    struck = []
+    for told in steps:
+        if isinstance(told, str):
+            struck.append(told)
+        time.sleep(0.001)
+    return struck
 
 
 def begin(steps: Steps) -> None:
@@ -62,6 +68,7 @@ def begin(steps: Steps) -> None:
     for told in steps:
         if isinstance(told, float) and told > LOOK:
             return
+        time.sleep(0.001)
     pytest.fail("it did not last")
 
 
