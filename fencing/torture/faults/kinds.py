@@ -89,12 +89,11 @@ _OF_NETWORK = (
     FaultKind("network parted", network.part, harms=_PARTED),
     FaultKind("network slow", network.delay, harms=_PARTED),
     FaultKind("connections refused", network.refuse, harms=_PARTED),
-)
-# Of a lock service that each worker reaches at one address.
-_ITS_ANSWER_LOST = FaultKind(
-    "lock service's answer lost",
-    network.lose_lock_services_answer,
-    harms=frozenset({Harm.LOCK_SERVICE}),
+    FaultKind(
+        "lock service's answer lost",
+        network.lose_lock_services_answer,
+        harms=frozenset({Harm.LOCK_SERVICE}),
+    ),
 )
 # Trust is measured by a clock that does not jump, and so is everything else: nothing goes wrong.
 _CLOCK_JUMPED = FaultKind("worker's clock jumped", clocks.jump, 1.5)
@@ -108,8 +107,6 @@ def kinds(stage: Stage) -> Mapping[str, FaultKind]:
     found = [*_OF_WORKERS, *_OF_DATABASE, *of_locks]
     if stage.ways.databases:
         found += _OF_NETWORK
-    if stage.ways.services:
-        found.append(_ITS_ANSWER_LOST)
     if stage.ways.clocks:
         found.append(_CLOCK_JUMPED)
     if database.can_suspend():

@@ -88,7 +88,7 @@ def lose_admissions_answer(stage: Stage, chance: Random) -> Steps:
 
 
 def lose_lock_services_answer(stage: Stage, chance: Random) -> Steps:
-    """Lose the next answer of the lock service, whatever to."""
+    """Lose the next answer of a lock service that is reached at one address, whatever to."""
     yield from _lose_answer(stage, chance, stage.ways.services, b"")
 
 
