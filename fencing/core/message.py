@@ -6,8 +6,8 @@ They are sent in a pipeline of libpq's own: a round trip less for every transact
 that before PostgreSQL 17 stops the limit on idleness, nor one simple query, whose text would hold
 the lease's nonce, for everybody to read in ``pg_stat_activity``.
 
-Its statement is prepared once a connection, unless psycopg's ``prepare_threshold`` is ``None``, as
-it is set behind poolers that do not know of prepared statements.
+Both are prepared once a connection, unless psycopg's ``prepare_threshold`` is ``None``, as it is
+set behind poolers that do not know of prepared statements.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _STATEMENT = (
     ENTER.replace(":leases", "$1").replace(":limit_ms", "$2").replace(":receipt", "$3").encode()
 )
 
-_NAME = b"fencing_enter"
+_NAME, _BEGIN_NAME = b"fencing_enter", b"fencing_begin"
+_BEGIN = b"BEGIN"
 _prepared: weakref.WeakSet[Any] = weakref.WeakSet()
 _unprepared: weakref.WeakSet[Any] = weakref.WeakSet()
 # No such statement, or one that somebody else has left.
@@ -76,7 +77,8 @@ def begin_and_enter(driver: Any, dbapi: Any, entry: dict[str, object]) -> Genera
     if is_prepared and result.error_field(_SQLSTATE) in _NOT_PREPARED:
         # Somebody has deallocated it, or the connection is not always the same one.
         _unprepared.add(driver)
-        yield from _run(driver.pgconn, (b"ROLLBACK", None))
+        if driver.pgconn.transaction_status != _IDLE:
+            yield from _run(driver.pgconn, [(driver.pgconn.send_query_params, b"ROLLBACK", None)])
         result = yield from _send(driver, values, is_prepared=False)
     if result.status == _FATAL_ERROR:
         raise dbapi.errors.error_from_result(result)
@@ -89,28 +91,32 @@ def _send(
 ) -> Generator[int, int, Any]:
     """Send both; return entry's result, or the error of what has failed first."""
     pgconn = driver.pgconn
-    begin = (_begin(driver), None)
+    begin = _begin(driver)
     if not is_prepared:
-        return (yield from _run(pgconn, begin, (_STATEMENT, values)))
+        plain = pgconn.send_query_params
+        return (yield from _run(pgconn, [(plain, begin, None), (plain, _STATEMENT, values)]))
+    messages: list[tuple[Any, ...]] = [
+        (pgconn.send_query_prepared, _BEGIN_NAME, None)
+        if begin is _BEGIN
+        else (pgconn.send_query_params, begin, None),
+        (pgconn.send_query_prepared, _NAME, values),
+    ]
     is_new = driver not in _prepared
-    result = yield from _run(pgconn, begin, (_NAME, values), prepare=is_new)
+    if is_new:
+        # The entry's is looked at under a snapshot, and that must be the transaction's own.
+        messages.insert(1, (pgconn.send_prepare, _NAME, _STATEMENT))
+        messages.insert(0, (pgconn.send_prepare, _BEGIN_NAME, _BEGIN))
+    result = yield from _run(pgconn, messages)
     if is_new and result.status != _FATAL_ERROR:
         _prepared.add(driver)
     return result
 
 
-def _run(
-    pgconn: Any, *statements: tuple[bytes, list[bytes | None] | None], prepare: bool = False
-) -> Generator[int, int, Any]:
-    """Run statements, of which one may be the prepared one; return as :func:`_send`."""
+def _run(pgconn: Any, messages: list[tuple[Any, ...]]) -> Generator[int, int, Any]:
+    """Send messages, each a method and its arguments; return as :func:`_send`."""
     pgconn.enter_pipeline_mode()
-    for statement, values in statements:
-        if statement != _NAME:
-            pgconn.send_query_params(statement, values)
-            continue
-        if prepare:
-            pgconn.send_prepare(_NAME, _STATEMENT)
-        pgconn.send_query_prepared(_NAME, values)
+    for send, *arguments in messages:
+        send(*arguments)
     return (yield from _result(pgconn))
 
 
@@ -140,7 +146,7 @@ def _begin(driver: Any) -> bytes:
     """BEGIN as psycopg would send it."""
     isolation, read_only, deferrable = driver.isolation_level, driver.read_only, driver.deferrable
     if isolation is None and read_only is None and deferrable is None:
-        return b"BEGIN"
+        return _BEGIN
     words = ["BEGIN"]
     if isolation is not None:
         words.append("ISOLATION LEVEL " + isolation.name.replace("_", " "))

@@ -133,15 +133,28 @@ def presented_leases(database: object, explicit: Iterable[Fence] = ()) -> tuple[
         database: The database the transaction is on.
         explicit: Fences of its own session or connection, outermost first.
     """
-    hidden = _hidden_until(database)
+    fences, hidden = _in_force(database)
     leases: dict[str, BaseLease] = {}
-    for fence in ambient_fences(database):
+    for fence in fences:
         if fence.opened > hidden:
             leases |= {lease.resource: lease for lease in fence.leases if not lease.is_foreign}
     for fence in explicit:
         if fence.opened > hidden and not fence.closed:
             leases |= {lease.resource: lease for lease in fence.leases}
     return tuple(leases.values())
+
+
+def _in_force(database: object) -> tuple[list[Fence], int]:
+    """`ambient_fences` and `_hidden_until`, in one pass: this is asked for each transaction."""
+    fences: list[Fence] = []
+    hidden = 0
+    for entry in _entries.get():
+        if entry.concerns(database):
+            if isinstance(entry, Fence):
+                fences.append(entry)
+            elif isinstance(entry, Suspension):
+                hidden = max(hidden, entry.opened)
+    return fences, hidden
 
 
 def _hidden_until(database: object) -> int:

@@ -160,7 +160,8 @@ class BaseLease:
         """Whether the lease ended before it was released: taken away, run out, or left in fork."""
         if self._lost or self._expired:
             return True
-        return not self.released and (self.is_foreign or self.expired)
+        # Asked before each statement: as is_foreign and expired say it.
+        return not self.released and (self._pid != _process.pid or now() >= self.trusted_until)
 
     @property
     def is_foreign(self) -> bool:

@@ -68,7 +68,8 @@ class Entry(Presented):
     ) -> None:
         scopes = list(_guarded(leases))
         with_receipt = with_receipt or any(scope.keeps_receipts for scope in scopes)
-        super().__init__(leases, backend_pid=connection.info.backend_pid, with_receipt=with_receipt)
+        pid = connection.pgconn.backend_pid
+        super().__init__(leases, backend_pid=pid, with_receipt=with_receipt)
         self.in_block = False
         for scope in scopes:
             scope.observe(connection)

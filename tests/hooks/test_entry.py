@@ -41,25 +41,34 @@ def test_not_where_the_driver_is_told_to_prepare_nothing(make_engine, locks, res
         assert rounds(engine, resource) == [0, 0, 0]
 
 
-@pytest.mark.parametrize("statement", ["DEALLOCATE ALL", "DISCARD ALL", "DEALLOCATE fencing_enter"])
+@pytest.mark.parametrize(
+    ("statement", "left"),
+    [
+        ("DEALLOCATE ALL", 0),
+        ("DISCARD ALL", 0),
+        ("DEALLOCATE fencing_enter", 0),
+        ("DEALLOCATE fencing_begin", 1),
+    ],
+)
 def test_somebody_who_deallocates_it_is_not_noticed(
-    guard: Guard, engine, resource, statement
+    guard: Guard, engine, resource, statement, left
 ) -> None:
     with guard.acquire(resource):
         assert rounds(engine, resource) == [1, 1, 1]
         with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
             connection.execute(text(statement))
-        assert rounds(engine, resource) == [0, 0, 0]
+        assert rounds(engine, resource) == [left] * 3
 
 
+@pytest.mark.parametrize(("name", "theirs"), [("fencing_enter", 1), ("fencing_begin", 0)])
 def test_a_statement_of_that_name_from_somebody_else_is_no_obstacle(
-    guard: Guard, engine, resource
+    guard: Guard, engine, resource, name, theirs
 ) -> None:
     with engine.connect() as connection:
-        connection.execute(text("PREPARE fencing_enter AS SELECT 1"))
+        connection.execute(text(f"PREPARE {name} AS SELECT 1"))
         connection.commit()
     with guard.acquire(resource):
-        assert rounds(engine, resource) == [1, 1, 1]
+        assert rounds(engine, resource) == [theirs] * 3
 
 
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
@@ -70,6 +79,14 @@ def test_the_transaction_has_the_isolation_level_of_its_engine(
     with Guard(locks, engine).acquire(resource), Session(engine) as session:
         assert presented(session) == {resource: 1}
         assert session.scalar(text("SHOW transaction_isolation")) == level.lower()
+
+
+def test_what_is_prepared_serves_transactions_of_every_kind(guard: Guard, engine, resource) -> None:
+    serializable = engine.execution_options(isolation_level="SERIALIZABLE")
+    with guard.acquire(resource):
+        assert rounds(serializable, resource) == [1, 1, 1]
+        assert rounds(engine, resource) == [1, 1, 1]
+        assert rounds(serializable, resource) == [1, 1, 1]
 
 
 def test_deferrable_is_kept(make_engine, locks, resource) -> None:
