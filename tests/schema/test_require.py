@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -9,7 +10,17 @@ import pytest
 
 from fencing.schema import ddl
 from fencing.schema.names import CLAIM_SETTING, NOT_ADMITTED, STALE, UNFENCED
-from tests.schema.sql import ACCOUNT, ALICE, BOB, admit, enter, refused, run, setting
+from tests.schema.sql import (
+    ACCOUNT,
+    ALICE,
+    BOB,
+    admit,
+    enter,
+    refused,
+    run,
+    setting,
+    wait_until_blocked,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,6 +113,71 @@ def test_a_fenced_write_is_accepted_and_locks_its_fence(session, accounts, conne
     session.execute(DEBIT)
     with connect() as other, pytest.raises(psycopg.errors.LockNotAvailable):
         other.execute("SELECT FROM fencing.fence FOR UPDATE NOWAIT")
+
+
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+def test_a_write_waits_for_a_fence_that_is_being_moved_on(session, accounts, connect, end):
+    """It is compared as it is when the lock is there, not as it was when the statement began."""
+    enter(session)
+    owner = connect()
+    owner.execute(
+        "UPDATE fencing.fence SET token = 2, holder = %s WHERE resource = %s", (BOB, ACCOUNT)
+    )
+    outcome: list[str | None] = []
+
+    def write() -> None:
+        try:
+            session.execute(DEBIT)
+        except psycopg.Error as error:
+            outcome.append(error.sqlstate)
+        else:
+            outcome.append(None)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    wait_until_blocked(accounts, session.info.backend_pid)
+    owner.execute(end)
+    thread.join()
+    assert outcome == [STALE if end == "COMMIT" else None]
+
+
+@pytest.mark.parametrize("other", [0, 1, 2])
+@pytest.mark.parametrize(
+    "how", ["insert", "update", "delete", "copy", "merge", "upsert", "nothing"]
+)
+def test_one_query_accepts_what_touches_one_resource_that_is_claimed(session, accounts, how, other):
+    """Whichever lease it is of several."""
+    resource = "account:44" if how in ("insert", "copy") else ACCOUNT
+    leases = [(resource, 1, ALICE), *((f"other:{n}", 1, ALICE) for n in range(other))]
+    for name, *_ in leases:
+        admit(accounts, 1, resource=name)
+    session.execute("SET track_functions = 'all'")
+    enter(session, *reversed(leases))
+    if how == "nothing":
+        session.execute("UPDATE accounts SET balance = 0 WHERE id = 45")
+    else:
+        _write(session, how)
+    assert _calls_of_require(session) == 0
+    with refused(UNFENCED), session.transaction():
+        session.execute("UPDATE accounts SET balance = 0 WHERE id IN (42, 43)")
+
+
+def test_more_than_one_resource_is_looked_at_one_by_one(session, accounts):
+    admit(accounts, 1, resource="account:43")
+    session.execute("SET track_functions = 'all'")
+    enter(session, (ACCOUNT, 1, ALICE), ("account:43", 1, ALICE))
+    session.execute("UPDATE accounts SET balance = 0")
+    assert _calls_of_require(session) == 1
+
+
+def _calls_of_require(connection: psycopg.Connection) -> int:
+    """So many there were in this transaction."""
+    row = connection.execute(
+        "SELECT coalesce(pg_stat_get_xact_function_calls("
+        "CAST('fencing.require(text, text[])' AS regprocedure)), 0)"
+    ).fetchone()
+    assert row is not None
+    return row[0]
 
 
 def test_an_update_that_moves_a_row_needs_both_resources(session, accounts):

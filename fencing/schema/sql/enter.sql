@@ -13,77 +13,104 @@
 --   Sets, for this transaction only and never longer than they are, the limits that end it when
 --   its holder is paused, so that a successor need not wait for ever.
 --
---   It runs once a transaction, so what is common is said in expressions that need no plan:
---   PERFORM and SELECT INTO do. What is rare is in functions of its own.
+--   It runs once a transaction, and costs as much as it has statements, and they have calls. So what
+--   is common is in few of them, and what is rare is in functions of its own.
 CREATE OR REPLACE FUNCTION fencing.enter(p_leases text, p_limit_ms integer, p_receipt uuid)
 RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $fencing$
 DECLARE
-    v_stamp    text := fencing.stamp();
-    v_items    text[] := string_to_array(p_leases, ' ');
+    v_items    text[];
     v_item     text;
-    v_resource text;
+    v_resource text := convert_from(decode(split_part(p_leases, '=', 1), 'hex'), 'UTF8');
     v_claimed  text;
     v_found    text;
-    v_left     double precision;
-    v_text     text;
+    v_claim    text; -- as the setting has it
+    v_limited  text; -- the limits that were set; NULL if they have to be looked at
 BEGIN
-    -- In the order of their locks, everywhere: two transactions cannot wait for each other.
-    IF cardinality(v_items) > 1 THEN
-        v_items := ARRAY(
-            SELECT i.item FROM unnest(v_items) AS i(item)
-            ORDER BY fencing.lock_key(
-                convert_from(decode(split_part(i.item, '=', 1), 'hex'), 'UTF8')));
-    END IF;
-    FOREACH v_item IN ARRAY v_items LOOP
-        v_resource := convert_from(decode(split_part(v_item, '=', 1), 'hex'), 'UTF8');
-        v_claimed := split_part(v_item, '=', 2);
-        -- Refused while an admission holds the lock, and while one waits for it.
-        IF NOT (pg_try_advisory_xact_lock_shared(fencing.lock_key(v_resource))
-            AND pg_try_advisory_xact_lock_shared(fencing.identity_key(v_resource)))
-        THEN
-            PERFORM fencing.await_admission(v_resource, p_limit_ms);
-        END IF;
-        SELECT concat(f.token, '.', f.holder) INTO v_found
-            FROM fencing.fence AS f WHERE f.resource = v_resource;
-        IF v_found IS DISTINCT FROM v_claimed THEN
-            PERFORM fencing.refuse_presented(
-                NULL, v_resource, CAST(split_part(v_claimed, '.', 1) AS bigint));
-        END IF;
-    END LOOP;
-    v_text := set_config('fencing.claim', concat(v_stamp, ' ', p_leases), true);
-
-    IF p_limit_ms IS NOT NULL THEN
-        v_left := fencing.limit_left(p_limit_ms);
-    END IF;
-    IF current_setting('transaction_timeout', true) = '0'
-        AND current_setting('client_connection_check_interval') = '0'
-        AND inet_client_addr() IS NULL AND strpos(version(), 'linux') > 0
+    -- One lease, which is free to enter and good. The locks are refused while an admission has one,
+    -- and while one waits for it. The fence is looked at by a later statement, which sees what was
+    -- committed before we had them.
+    IF strpos(p_leases, ' ') = 0
+        AND pg_try_advisory_xact_lock_shared(fencing.lock_key(v_resource))
+        AND pg_try_advisory_xact_lock_shared(fencing.identity_key(v_resource))
     THEN
-        -- What limit_transaction() comes to over a Unix socket where nobody has set a limit.
-        IF v_left IS NOT NULL THEN
-            v_text := set_config('transaction_timeout', CAST(v_left AS text), true);
+        SELECT set_config('fencing.claim', fencing.stamp() || ' ' || p_leases, true),
+                fencing.limit_unlimited(p_limit_ms)
+            INTO v_claim, v_limited
+            FROM fencing.fence AS f
+            WHERE f.resource = v_resource
+                AND CAST(f.token AS text) || '.' || f.holder = split_part(p_leases, '=', 2);
+    END IF;
+    IF v_claim IS NULL THEN
+        v_items := string_to_array(p_leases, ' ');
+        -- In the order of their locks, everywhere: two transactions cannot wait for each other.
+        IF cardinality(v_items) > 1 THEN
+            v_items := ARRAY(
+                SELECT i.item FROM unnest(v_items) AS i(item)
+                ORDER BY fencing.lock_key(
+                    convert_from(decode(split_part(i.item, '=', 1), 'hex'), 'UTF8')));
         END IF;
-        v_text := set_config('client_connection_check_interval',
-                             CAST(least(v_left, 500) AS text), true);
-    ELSE
-        PERFORM fencing.limit_transaction(v_left);
+        FOREACH v_item IN ARRAY v_items LOOP
+            v_resource := convert_from(decode(split_part(v_item, '=', 1), 'hex'), 'UTF8');
+            v_claimed := split_part(v_item, '=', 2);
+            IF NOT (pg_try_advisory_xact_lock_shared(fencing.lock_key(v_resource))
+                AND pg_try_advisory_xact_lock_shared(fencing.identity_key(v_resource)))
+            THEN
+                PERFORM fencing.await_admission(v_resource, p_limit_ms);
+            END IF;
+            SELECT concat(f.token, '.', f.holder) INTO v_found
+                FROM fencing.fence AS f WHERE f.resource = v_resource;
+            IF v_found IS DISTINCT FROM v_claimed THEN
+                PERFORM fencing.refuse_presented(
+                    NULL, v_resource, CAST(split_part(v_claimed, '.', 1) AS bigint));
+            END IF;
+        END LOOP;
+        v_claim := set_config('fencing.claim', fencing.stamp() || ' ' || p_leases, true);
+        v_limited := fencing.limit_unlimited(CAST(fencing.limit_left(p_limit_ms) AS integer));
+    END IF;
+    IF v_limited IS NULL THEN
+        PERFORM fencing.limit_transaction(fencing.limit_left(p_limit_ms));
     END IF;
     IF p_receipt IS NOT NULL THEN
         INSERT INTO fencing.receipt (id) VALUES (p_receipt);
     END IF;
-    RETURN v_stamp;
+    RETURN split_part(v_claim, ' ', 1);
 END
 $fencing$
 --;
 -- What is left of a limit that was told when this statement was sent, in milliseconds; 0 would
--- disable it.
+-- disable it. NULL where there is none.
 CREATE OR REPLACE FUNCTION fencing.limit_left(p_limit_ms integer) RETURNS double precision
 LANGUAGE sql VOLATILE
 AS $fencing$
-    SELECT greatest(1, pg_catalog.floor(p_limit_ms - 1000 * pg_catalog.date_part(
-        'epoch', pg_catalog.clock_timestamp() - pg_catalog.statement_timestamp())))
+    SELECT CASE WHEN p_limit_ms IS NOT NULL THEN
+        greatest(1, pg_catalog.floor(p_limit_ms - 1000 * pg_catalog.date_part(
+            'epoch', pg_catalog.clock_timestamp() - pg_catalog.statement_timestamp())))
+        END
+$fencing$
+--;
+-- Whether the server runs on Linux. It does so from its start to its end, so a plan may keep it.
+CREATE OR REPLACE FUNCTION fencing.is_linux() RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $fencing$ SELECT pg_catalog.strpos(pg_catalog.version(), 'linux') > 0 $fencing$
+--;
+-- What limit_transaction() comes to over a Unix socket, from version 17 on, where nobody has set a
+-- limit and nothing was waited for. -> NULL where it is otherwise, and nothing was set
+CREATE OR REPLACE FUNCTION fencing.limit_unlimited(p_limit_ms integer) RETURNS text
+LANGUAGE sql VOLATILE
+AS $fencing$
+    SELECT CASE
+        WHEN pg_catalog.current_setting('transaction_timeout', true) = '0'
+            AND pg_catalog.current_setting('client_connection_check_interval') = '0'
+            AND pg_catalog.inet_client_addr() IS NULL AND fencing.is_linux()
+            AND (p_limit_ms > 0) IS NOT FALSE
+        THEN pg_catalog.concat(
+            pg_catalog.set_config(
+                'transaction_timeout', CAST(coalesce(p_limit_ms, 0) AS text), true),
+            pg_catalog.set_config(
+                'client_connection_check_interval', CAST(least(p_limit_ms, 500) AS text), true))
+        END
 $fencing$
 --;
 -- Waits for an admission as long as trust lasts, and not longer than the transaction waits for

@@ -2,58 +2,105 @@
 -- What calls it is in guards.sql, and what a guard is made of.
 
 -- The body of a guard's function.
+--
+-- Nearly every statement touches rows of one resource, which its transaction has claimed. One query
+-- tells that: it finds the resource, if there is only one, and locks and compares its fence. It
+-- accepts nothing that fencing.require would refuse, and what it does not accept require decides.
 CREATE OR REPLACE FUNCTION fencing.render_body(p_template text, p_mode text, p_each_row boolean)
 RETURNS text
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $fencing$
 DECLARE
-    v_row   record;
-    v_old   text;
-    v_new   text;
-    v_check text := concat(
-        'PERFORM fencing.', CASE p_mode
-            WHEN 'observe' THEN concat('observe(v_table, v_resources, ', CAST(p_each_row AS text), ');')
-            ELSE 'require(v_table, v_resources);' END);
-    v_truncate text;
+    v_row    record;
+    v_old    text;
+    v_new    text;
+    v_return text := CASE WHEN p_each_row THEN 'RETURN NEW;' ELSE 'RETURN NULL;' END;
+    v_held   text := '(
+                SELECT true FROM fencing.fence AS f
+                WHERE f.resource = a.resource
+                    AND fencing.is_claimed(f.resource, f.token, f.holder)
+                FOR SHARE)';
+    v_body   text := '
+DECLARE
+    v_table     text;
+    v_resources text[];
+    v_held      boolean;
+BEGIN';
+    v_op     text;
+    v_rows   text[]; -- the transition tables of an operation
+    v_each   text[]; -- what they say of resources
 BEGIN
     SELECT * INTO v_row FROM fencing.parse_template(p_template, 'r');
     SELECT t.expression INTO v_old FROM fencing.parse_template(p_template, 'OLD') AS t;
     SELECT t.expression INTO v_new FROM fencing.parse_template(p_template, 'NEW') AS t;
-    v_truncate := CASE
-        WHEN v_row.columns = '{}' THEN concat('v_resources := ARRAY[', v_row.expression, '];')
-        ELSE concat('PERFORM fencing.refuse_truncate(v_table, ', quote_literal(p_mode), ');')
-    END;
-    RETURN concat('
-DECLARE
-    v_table     text := concat(quote_ident(TG_TABLE_SCHEMA), ''.'', quote_ident(TG_TABLE_NAME));
-    v_resources text[];
-BEGIN
-    IF TG_OP = ''TRUNCATE'' THEN
-        ', v_truncate, CASE WHEN p_each_row THEN concat('
-    ELSIF TG_OP = ''INSERT'' THEN
-        v_resources := ARRAY[', v_new, '];
-    ELSIF TG_OP = ''DELETE'' THEN
-        v_resources := ARRAY[', v_old, '];
-    ELSIF ', v_new, ' = ', v_old, ' THEN
-        v_resources := ARRAY[', v_new, '];
-    ELSE
-        v_resources := ARRAY[', v_old, ', ', v_new, '];')
-    ELSE concat('
-    ELSIF TG_OP = ''INSERT'' THEN
-        SELECT array_agg(DISTINCT ', v_row.expression, ') INTO v_resources FROM new_rows AS r;
-    ELSIF TG_OP = ''DELETE'' THEN
-        SELECT array_agg(DISTINCT ', v_row.expression, ') INTO v_resources FROM old_rows AS r;
-    ELSE
-        SELECT array_agg(u.resource) INTO v_resources FROM (
-            SELECT ', v_row.expression, ' AS resource FROM new_rows AS r
-            UNION
-            SELECT ', v_row.expression, ' FROM old_rows AS r) AS u;')
-    END, '
+    FOREACH v_op IN ARRAY ARRAY['UPDATE', 'INSERT', 'DELETE'] LOOP
+        v_body := concat(v_body, '
+    ', CASE v_op WHEN 'UPDATE' THEN 'IF' ELSE 'ELSIF' END, ' TG_OP = ', quote_literal(v_op), ' THEN');
+        IF p_each_row THEN
+            v_each := CASE v_op
+                WHEN 'UPDATE' THEN ARRAY[v_old, v_new]
+                WHEN 'INSERT' THEN ARRAY[v_new]
+                ELSE ARRAY[v_old] END;
+            IF p_mode <> 'observe' THEN
+                v_body := concat(v_body, '
+        SELECT ', v_held, ' INTO v_held
+            FROM (SELECT ', CASE v_op
+                WHEN 'UPDATE' THEN concat('CASE WHEN ', v_old, ' = ', v_new, ' THEN ', v_new, ' END')
+                ELSE v_each[1] END, ' AS resource) AS a;
+        IF v_held THEN
+            ', v_return, '
+        END IF;');
+            END IF;
+            v_body := concat(v_body, '
+        v_resources := ', CASE v_op WHEN 'UPDATE' THEN concat(
+                'CASE WHEN ', v_old, ' = ', v_new, ' THEN ARRAY[', v_new, '] ELSE ') END,
+                'ARRAY[', array_to_string(v_each, ', '), ']',
+                CASE v_op WHEN 'UPDATE' THEN ' END' END, ';');
+        ELSE
+            v_rows := CASE v_op
+                WHEN 'UPDATE' THEN ARRAY['new_rows', 'old_rows']
+                WHEN 'INSERT' THEN ARRAY['new_rows']
+                ELSE ARRAY['old_rows'] END;
+            IF p_mode <> 'observe' THEN
+                -- Where there are several resources, this ends at the second.
+                v_body := concat(v_body, '
+        SELECT CASE WHEN ', (
+                    SELECT string_agg(concat('NOT EXISTS (
+                    SELECT FROM ', t.name, ' AS r
+                    WHERE ', v_row.expression, ' IS DISTINCT FROM a.resource)'), ' AND ')
+                    FROM unnest(v_rows) AS t(name)), '
+            THEN ', v_held, '
+            END INTO v_held
+            FROM (SELECT ', v_row.expression, ' AS resource FROM ', v_rows[1], ' AS r LIMIT 1) AS a;
+        IF v_held', CASE WHEN v_op <> 'UPDATE' THEN ' OR NOT FOUND' END, ' THEN
+            ', v_return, '
+        END IF;');
+            END IF;
+            v_body := concat(v_body, '
+        SELECT array_agg(u.resource) INTO v_resources FROM (', (
+                SELECT string_agg(
+                    concat('
+            SELECT ', CASE WHEN v_op <> 'UPDATE' THEN 'DISTINCT ' END, v_row.expression,
+                        ' AS resource FROM ', t.name, ' AS r'), ' UNION')
+                FROM unnest(v_rows) AS t(name)), ') AS u;');
+        END IF;
+    END LOOP;
+    RETURN concat(v_body, '
+    ELSE', CASE
+        WHEN v_row.columns = '{}' THEN concat('
+        v_resources := ARRAY[', v_row.expression, '];')
+        ELSE concat('
+        PERFORM fencing.refuse_truncate(
+            concat(quote_ident(TG_TABLE_SCHEMA), ''.'', quote_ident(TG_TABLE_NAME)), ',
+            quote_literal(p_mode), ');') END, '
     END IF;
     IF v_resources IS NOT NULL THEN
-        ', v_check, '
+        v_table := concat(quote_ident(TG_TABLE_SCHEMA), ''.'', quote_ident(TG_TABLE_NAME));
+        PERFORM fencing.', CASE p_mode
+            WHEN 'observe' THEN concat('observe(v_table, v_resources, ', CAST(p_each_row AS text), ');')
+            ELSE 'require(v_table, v_resources);' END, '
     END IF;
-    RETURN ', CASE WHEN p_each_row THEN 'NEW' ELSE 'NULL' END, ';
+    ', v_return, '
 END
 ');
 END

@@ -36,3 +36,19 @@ AS $fencing$
         CAST(EXTRACT(epoch FROM pg_catalog.transaction_timestamp()) * 1000000 AS bigint))
 $fencing$
 --;
+-- Whether this transaction has presented what a fence says. NULL where it has presented nothing.
+-- Written for the planner: it becomes part of the statement that looks at the fence.
+CREATE OR REPLACE FUNCTION fencing.is_claimed(p_resource text, p_token bigint, p_holder text)
+RETURNS boolean
+LANGUAGE sql STABLE PARALLEL RESTRICTED
+AS $fencing$
+    SELECT pg_catalog.starts_with(
+            pg_catalog.current_setting('fencing.claim', true), fencing.stamp() || ' ')
+        AND pg_catalog.split_part(
+            pg_catalog.split_part(
+                pg_catalog.current_setting('fencing.claim', true),
+                ' ' || pg_catalog.encode(pg_catalog.convert_to(p_resource, 'UTF8'), 'hex') || '=',
+                2),
+            ' ', 1) = CAST(p_token AS text) || '.' || p_holder
+$fencing$
+--;
