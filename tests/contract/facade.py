@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Self
 
+from fencing import connect, connect_async
 from fencing.service import Acquisition
 
 if TYPE_CHECKING:
@@ -139,3 +141,16 @@ class ThreadedLocks:
         states = service.scan(prefix)
         while (state := await in_thread(next, states, None)) is not None:
             yield state
+
+
+@contextlib.asynccontextmanager
+async def service_at(kind: str, url: str, **settings: Any) -> AsyncIterator[Any]:
+    """A "sync" or "async" service at an address, behind the asynchronous interface."""
+    if kind == "sync":
+        service: Any = connect(url, **settings)
+        with service:
+            yield ThreadedLocks(service)
+    else:
+        service = connect_async(url, **settings)
+        async with service:
+            yield service

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
-from fencing.locks.redlock import AsyncRedlockService, RedlockService
-from tests.contract.facade import ThreadedLocks
+from tests.contract.facade import service_at
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Sequence
+    from contextlib import AbstractAsyncContextManager
 
 __all__ = ["service", "url_of"]
 
@@ -19,15 +18,8 @@ def url_of(nodes: Sequence[Any]) -> str:
     return f"redlock://{','.join(f'127.0.0.1:{node.port}' for node in nodes)}/0"
 
 
-@contextlib.asynccontextmanager
-async def service(
+def service(
     kind: str, nodes: Sequence[Any], namespace: str, **settings: Any
-) -> AsyncIterator[Any]:
+) -> AbstractAsyncContextManager[Any]:
     """A "sync" or "async" service over these nodes."""
-    url = url_of(nodes)
-    if kind == "sync":
-        with RedlockService.from_url(url, namespace=namespace, **settings) as locks:
-            yield ThreadedLocks(locks)
-    else:
-        async with AsyncRedlockService.from_url(url, namespace=namespace, **settings) as locks:
-            yield locks
+    return service_at(kind, url_of(nodes), namespace=namespace, **settings)

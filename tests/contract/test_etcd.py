@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fencing.embedded.etcd import ask_etcd
 from fencing.embedded.proxy import TcpProxy
-from fencing.locks.etcd import AsyncEtcdLockService, EtcdLockService
 from fencing.locks.etcd.keys import Keys
-from tests.contract.facade import ThreadedLocks
+from tests.contract.facade import service_at
 from tests.contract.faults import FaultContract
+from tests.contract.proxied import ProxiedFaults
 from tests.contract.suite import BadInputContract, LockServiceContract
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import AsyncIterator, Iterator
 
 pytestmark = pytest.mark.parametrize("kind", ["sync", "async"])
 
 LINGERS = 3.0
 """etcd keeps what is shorter than 2 seconds for so long, and looks twice a second what is over."""
-
-
-@contextlib.asynccontextmanager
-async def service(kind: str, url: str, namespace: str) -> AsyncIterator[Any]:
-    if kind == "sync":
-        with EtcdLockService.from_url(url, namespace=namespace) as locks:
-            yield ThreadedLocks(locks)
-    else:
-        async with AsyncEtcdLockService.from_url(url, namespace=namespace) as locks:
-            yield locks
 
 
 class Backdoor:
@@ -65,7 +53,7 @@ def proxy(etcd_url: str) -> Iterator[TcpProxy]:
 
 @pytest.fixture
 async def locks(kind: str, proxy: TcpProxy, etcd_namespace: str) -> AsyncIterator[Any]:
-    async with service(kind, proxy.url, etcd_namespace) as locks:
+    async with service_at(kind, proxy.url, namespace=etcd_namespace) as locks:
         yield locks
 
 
@@ -83,49 +71,6 @@ class TestBadInput(BadInputContract):
     pass
 
 
-class EtcdFaults:
-    """See ``tests.contract.faults.Faults``; by a proxy in between."""
-
-    def __init__(self, proxy: TcpProxy, what: bytes) -> None:
-        self.proxy = proxy
-        self.what = what
-        self.happened: threading.Event = proxy.swallowed
-
-    def lose_reply(self) -> None:
-        self.happened = self.proxy.swallowed
-        self.proxy.swallow_reply(containing=self.what)
-
-    def withhold_request(self) -> None:
-        self.happened = self.proxy.withheld
-        self.proxy.withhold_request(containing=self.what)
-
-    def deliver_withheld(self) -> None:
-        self.proxy.pass_withheld_on()
-
-    def drop_withheld(self) -> None:
-        if self.proxy.withheld.is_set():
-            self.proxy.drop_withheld()
-
-    def hold_replies(self) -> None:
-        self.happened = self.proxy.held
-        self.proxy.hold()
-
-    def deliver_replies(self) -> None:
-        self.proxy.release()
-
-    def delay_replies(self, seconds: float) -> None:
-        self.proxy.delay(seconds)
-
-    def cut(self) -> None:
-        self.proxy.cut()
-
-    def refuse(self) -> None:
-        self.proxy.refuse()
-
-    def accept(self) -> None:
-        self.proxy.accept()
-
-
 class TestFaults(FaultContract):
     """The faults befall transactions, which change locks; some are also tried on leases below."""
 
@@ -133,12 +78,12 @@ class TestFaults(FaultContract):
     refuses_late_requests = True
 
     @pytest.fixture
-    def faults(self, proxy: TcpProxy) -> EtcdFaults:
-        return EtcdFaults(proxy, b"/v3/kv/txn")
+    def faults(self, proxy: TcpProxy) -> ProxiedFaults:
+        return ProxiedFaults(proxy, b"/v3/kv/txn")
 
     @pytest.fixture
     async def others(self, etcd_url: str, etcd_namespace: str) -> AsyncIterator[Any]:
-        async with service("async", etcd_url, etcd_namespace) as others:
+        async with service_at("async", etcd_url, namespace=etcd_namespace) as others:
             yield others
 
     @pytest.fixture
@@ -156,8 +101,8 @@ class TestFaultsOfLeases:
     late, others, locks = TestFaults.late, TestFaults.others, TestFaults.locks
 
     @pytest.fixture
-    def faults(self, proxy: TcpProxy) -> EtcdFaults:
-        return EtcdFaults(proxy, b"/v3/lease/")
+    def faults(self, proxy: TcpProxy) -> ProxiedFaults:
+        return ProxiedFaults(proxy, b"/v3/lease/")
 
     test_acquire = FaultContract.test_acquire_tries_again
     test_acquire_all = FaultContract.test_acquire_all_tries_again

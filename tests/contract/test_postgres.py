@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 
 from fencing.embedded.proxy import TcpProxy
-from fencing.locks.postgres import AsyncPostgresLockService, PostgresLockService
-from tests.contract.facade import ThreadedLocks
+from tests.contract.facade import service_at
 from tests.contract.faults import FaultContract
+from tests.contract.proxied import ProxiedFaults
 from tests.contract.suite import BadInputContract, LockServiceContract
-from tests.contract.test_redis_faults import RedisFaults
 from tests.support.databases import plain_url
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
 KINDS = ["sync", "async"]
+
+REQUEST = b"fencing_"
+"""Every request of a service is prepared under such a name."""
 
 
 class Backdoor:
@@ -43,16 +44,6 @@ class Backdoor:
         return self.proxy.commands("S", "Q")
 
 
-@contextlib.asynccontextmanager
-async def service(kind: str, url: str) -> AsyncIterator[Any]:
-    if kind == "sync":
-        with PostgresLockService(url) as locks:
-            yield ThreadedLocks(locks)
-    else:
-        async with AsyncPostgresLockService(url) as locks:
-            yield locks
-
-
 class OnPostgres:
     """One server, behind a proxy that counts."""
 
@@ -63,7 +54,7 @@ class OnPostgres:
 
     @pytest.fixture
     async def locks(self, kind: str, proxy: TcpProxy) -> AsyncIterator[Any]:
-        async with service(kind, proxy.url) as locks:
+        async with service_at(kind, proxy.url) as locks:
             yield locks
 
     @pytest.fixture
@@ -81,12 +72,6 @@ class TestBadInput(OnPostgres, BadInputContract):
     pass
 
 
-class PostgresFaults(RedisFaults):
-    """Likewise; every request of a service is prepared under such a name."""
-
-    REQUEST = b"fencing_"
-
-
 @pytest.mark.parametrize("kind", KINDS)
 class TestFaults(FaultContract):
     refuses_late_requests = True
@@ -97,17 +82,17 @@ class TestFaults(FaultContract):
             yield proxy
 
     @pytest.fixture
-    def faults(self, proxy: TcpProxy) -> PostgresFaults:
-        return PostgresFaults(proxy)
+    def faults(self, proxy: TcpProxy) -> ProxiedFaults:
+        return ProxiedFaults(proxy, REQUEST)
 
     @pytest.fixture
     async def others(self, fenced_database: str) -> AsyncIterator[Any]:
-        async with AsyncPostgresLockService(fenced_database) as others:
+        async with service_at("async", fenced_database) as others:
             yield others
 
     @pytest.fixture
     async def locks(self, kind: str, proxy: TcpProxy) -> AsyncIterator[Any]:
         """It is connected."""
-        async with service(kind, proxy.url) as locks:
+        async with service_at(kind, proxy.url) as locks:
             await locks.inspect("warm up")
             yield locks

@@ -10,56 +10,14 @@ from fencing.embedded.proxy import TcpProxy
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from tests.contract.facade import ThreadedLocks
 from tests.contract.faults import FaultContract
+from tests.contract.proxied import ProxiedFaults
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import AsyncIterator, Iterator
 
 
-class RedisFaults:
-    """See ``tests.contract.faults.Faults``; by a proxy in between."""
-
-    # Every request of a service runs a script, by its name.
-    REQUEST = b"EVALSHA"
-
-    def __init__(self, proxy: TcpProxy) -> None:
-        self.proxy = proxy
-        self.happened: threading.Event = proxy.swallowed
-
-    def lose_reply(self) -> None:
-        self.happened = self.proxy.swallowed
-        self.proxy.swallow_reply(containing=self.REQUEST)
-
-    def withhold_request(self) -> None:
-        self.happened = self.proxy.withheld
-        self.proxy.withhold_request(containing=self.REQUEST)
-
-    def deliver_withheld(self) -> None:
-        self.proxy.pass_withheld_on()
-
-    def drop_withheld(self) -> None:
-        if self.proxy.withheld.is_set():
-            self.proxy.drop_withheld()
-
-    def hold_replies(self) -> None:
-        self.happened = self.proxy.held
-        self.proxy.hold()
-
-    def deliver_replies(self) -> None:
-        self.proxy.release()
-
-    def delay_replies(self, seconds: float) -> None:
-        self.proxy.delay(seconds)
-
-    def cut(self) -> None:
-        self.proxy.cut()
-
-    def refuse(self) -> None:
-        self.proxy.refuse()
-
-    def accept(self) -> None:
-        self.proxy.accept()
-
+REQUEST = b"EVALSHA"
+"""Every request of a service runs a script, by its name."""
 
 # What ends a call is the service: its client waits for answers without limit.
 PATIENT = {"socket_timeout": None, "socket_connect_timeout": None}
@@ -75,8 +33,8 @@ class TestFaults(FaultContract):
             yield proxy
 
     @pytest.fixture
-    def faults(self, proxy: TcpProxy) -> RedisFaults:
-        return RedisFaults(proxy)
+    def faults(self, proxy: TcpProxy) -> ProxiedFaults:
+        return ProxiedFaults(proxy, REQUEST)
 
     @pytest.fixture
     async def others(self, redis_url: str, redis_namespace: str) -> AsyncIterator[Any]:

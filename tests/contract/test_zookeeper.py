@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from kazoo.client import KazooClient
 
 from fencing.embedded.proxy import TcpProxy
-from fencing.locks.zookeeper import AsyncZooKeeperLockService, ZooKeeperLockService
 from fencing.locks.zookeeper.names import Space, line_of
-from tests.contract.facade import ThreadedLocks
+from tests.contract.facade import service_at
 from tests.contract.faults import FaultContract, Faults
+from tests.contract.proxied import ProxiedFaults
 from tests.contract.suite import BadInputContract, LockServiceContract
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import AsyncIterator, Callable, Iterator
+    from contextlib import AbstractAsyncContextManager
 
 pytestmark = pytest.mark.parametrize("kind", ["sync", "async"])
 
@@ -33,18 +32,8 @@ def proxy(zookeeper_url: str) -> Iterator[TcpProxy]:
         yield proxy
 
 
-@contextlib.asynccontextmanager
-async def service(kind: str, url: str, namespace: str) -> AsyncIterator[Any]:
-    if kind == "sync":
-        with ZooKeeperLockService.from_url(
-            url, namespace=namespace, session_timeout=SESSION_SECONDS
-        ) as locks:
-            yield ThreadedLocks(locks)
-    else:
-        async with AsyncZooKeeperLockService.from_url(
-            url, namespace=namespace, session_timeout=SESSION_SECONDS
-        ) as locks:
-            yield locks
+def service(kind: str, url: str, namespace: str) -> AbstractAsyncContextManager[Any]:
+    return service_at(kind, url, namespace=namespace, session_timeout=SESSION_SECONDS)
 
 
 class Backdoor:
@@ -89,56 +78,13 @@ class TestBadInput(BadInputContract):
     pass
 
 
-class ZooKeeperFaults:
-    """See ``tests.contract.faults.Faults``; by a proxy in between."""
-
-    def __init__(self, proxy: TcpProxy, what: bytes) -> None:
-        self.proxy = proxy
-        self.what = what
-        self.happened: threading.Event = proxy.swallowed
-
-    def lose_reply(self) -> None:
-        self.happened = self.proxy.swallowed
-        self.proxy.swallow_reply(containing=self.what)
-
-    def withhold_request(self) -> None:
-        self.happened = self.proxy.withheld
-        self.proxy.withhold_request(containing=self.what)
-
-    def deliver_withheld(self) -> None:
-        self.proxy.pass_withheld_on()
-
-    def drop_withheld(self) -> None:
-        if self.proxy.withheld.is_set():
-            self.proxy.drop_withheld()
-
-    def hold_replies(self) -> None:
-        self.happened = self.proxy.held
-        self.proxy.hold()
-
-    def deliver_replies(self) -> None:
-        self.proxy.release()
-
-    def delay_replies(self, seconds: float) -> None:
-        self.proxy.delay(seconds)
-
-    def cut(self) -> None:
-        self.proxy.cut()
-
-    def refuse(self) -> None:
-        self.proxy.refuse()
-
-    def accept(self) -> None:
-        self.proxy.accept()
-
-
 class TestFaults(FaultContract):
     counts_from_one = False
     refuses_late_requests = True  # a session that comes again ends its earlier connection
 
     @pytest.fixture
-    def faults(self, proxy: TcpProxy, zookeeper_namespace: str) -> ZooKeeperFaults:
-        return ZooKeeperFaults(proxy, f"/{zookeeper_namespace}/".encode())
+    def faults(self, proxy: TcpProxy, zookeeper_namespace: str) -> ProxiedFaults:
+        return ProxiedFaults(proxy, f"/{zookeeper_namespace}/".encode())
 
     @pytest.fixture
     async def others(self, zookeeper_url: str, zookeeper_namespace: str) -> AsyncIterator[Any]:
