@@ -39,7 +39,8 @@ class Script:
     Attributes:
         name: Of its file, without ``.lua``.
         package: Whose ``lua/`` it is in.
-        uses: Files of ours with functions that it calls; their texts come before its own.
+        uses: Files of ours with functions that it calls, or with what it begins with; their texts
+            come before its own.
         keys: How many of a resource's keys it works on. A cluster that moves a slot serves only
             requests all of whose keys are there, and a queue seldom is.
         text: The script.
@@ -66,10 +67,10 @@ class Script:
         object.__setattr__(self, "sha", digest.hexdigest())
 
 
-ACQUIRE = Script("acquire", uses=("issue", "hand_over", "given_back"))
+ACQUIRE = Script("acquire", uses=("acquire_free", "issue", "hand_over", "given_back"))
 ACQUIRE_ALL = Script("acquire_all", uses=("issue", "hand_over", "given_back"))
 RENEW = Script("renew", uses=("issue",), keys=2)
-RELEASE = Script("release", uses=("issue", "hand_over", "given_back"))
+RELEASE = Script("release", uses=("release_unwanted", "issue", "hand_over", "given_back"))
 RAISE = Script("raise", uses=("issue",), keys=2)
 PERMITTED = Script("permitted")
 INSPECT = Script("inspect")

@@ -25,8 +25,7 @@
 -- In milliseconds, well above the time between two requests of a waiter: a forgotten queue ends.
 local QUEUE_TTL = 30000
 
-local lock, counter, queue, marks = unpack(KEYS)
-local holder, ttl, floor, owner, keep, record, last, place = unpack(ARGV)
+local record, last, place = ARGV[6], ARGV[7], ARGV[8]
 local waits = record and record ~= ''
 
 local value = redis.call('GET', lock)

@@ -18,8 +18,7 @@
 --   {"absent", holder}      nobody holds the lock
 --   {"other", holder}       another holder has it
 
-local lock, counter, queue, marks = unpack(KEYS)
-local holder, unknown, record = unpack(ARGV)
+local counter, marks = KEYS[2], KEYS[4]
 
 if unknown == 'unknown' then
   note_given_back(marks, holder)
