@@ -1,5 +1,6 @@
 # make demo    an expired lock holder, with and without fencing, on real servers
 # make test    the tests
+# make torture everything that can go wrong, on real servers, and whether it does harm
 # make check   linters, types, import contracts and tests
 # make bench   locks beside other locks for Redis, on one server in one run
 #
@@ -11,6 +12,8 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Arguments for pytest: make test PYTEST_ARGS="-x tests/locks". Each worker has servers of its own.
 PYTEST_ARGS ?= -n auto --maxprocesses 4
+# Arguments for the torture: make torture TORTURE_ARGS="--seconds 600 --service all"
+TORTURE_ARGS ?= --seconds 120
 # Arguments for the benchmark: make bench BENCH_ARGS="--redis redis://localhost"
 BENCH_ARGS ?=
 # The oldest PostgreSQL that is supported; Debian's postgresql-15 puts it there.
@@ -18,12 +21,12 @@ POSTGRES_15 ?= /usr/lib/postgresql/15/bin
 ON_POSTGRES_15 := schema attacks hooks guard coverage postgres poolers verify retention \
   locks/postgres contract/test_postgres.py
 
-.PHONY: demo test model test-oldest test-15 lint types imports check bench format clean
+.PHONY: demo test model torture test-oldest test-15 lint types imports check bench format clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
 help:
-	@sed -n 's/^# //p' Makefile | head -4
+	@sed -n 's/^# //p' Makefile | head -5
 
 demo: $(VENV)/.demo
 	$(BIN)/fencing demo
@@ -34,6 +37,10 @@ test: $(VENV)/.dev
 # The protocol, through all its states; needs spin and gcc.
 model: $(VENV)/.dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/model
+
+# With a new seed each time, which it tells.
+torture: $(VENV)/.demo
+	$(BIN)/fencing torture $(TORTURE_ARGS)
 
 # On the oldest version of each dependency that pyproject.toml allows, SQLAlchemy 2.0 among them.
 test-oldest: $(VENV)-oldest/.dev

@@ -1,0 +1,71 @@
+"""``fencing torture``: what it prints, how it ends, and what bad input is told."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner, Result
+
+from fencing.cli.main import main
+from fencing.torture.services import SERVICES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["torture", *arguments])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--seconds", "0"], "seconds must be from"),
+        (["--seconds", "nan"], "seconds must be from"),
+        (["--seconds", "1.5", "--service", "redis", "--service", "postgres"], "seconds must be"),
+        (["--seconds", "soon"], "--seconds"),
+        (["--workers", "0"], "workers must be from"),
+        (["--ttl", "0"], "ttl must be from"),
+        (["--seed", "-1"], "--seed"),
+        (["--service", "memcached"], "no lock service 'memcached'; there are: "),
+        (["--fault", "earthquake"], "no fault 'earthquake' with redis; there are: "),
+    ],
+)
+def test_bad_input_is_a_usage_error(arguments: list[str], said: str) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_without_faults_nothing_is_refused_that_had_a_lease(tmp_path: Path) -> None:
+    result = invoke(
+        "--seconds", "3", "--seed", "5", "--ttl", "30", "--workers", "3", "--fault", "none",
+        "--json", "--keep", str(tmp_path / "kept"),
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert (told["seed"], told["as_expected"]) == (5, True)
+    (run,) = told["runs"]
+    assert run["lock_service"] == "redis"
+    assert run["violations"] == []
+    assert run["faults"] == {}
+    assert set(run["refusals"]) <= {"UnfencedWriteError"}
+    assert run["transactions"]["committed"] > 0
+    assert run["not_granted"] == {}
+    kept = json.loads((tmp_path / "kept" / "redis-5.json").read_text())
+    assert len(kept["writes"]) == run["writes"]
+
+
+def test_what_was_violated_is_told_and_ends_with_status_1() -> None:
+    # Expected is what a guard refuses; without one nobody refuses writes without a lease.
+    result = invoke("--seconds", "2", "--workers", "2", "--fault", "none", "--without-guard")
+    assert result.exit_code == 1
+    assert "Not as promised; repeat it with --seed" in result.stderr
+
+
+def test_it_knows_every_lock_service() -> None:
+    result = invoke("--service", "none at all")
+    for name in SERVICES:
+        assert name in result.stderr
