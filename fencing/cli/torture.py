@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import secrets
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from fencing.cli.signals import DIED_OF_SIGNAL
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -90,8 +93,8 @@ def torture(
     history that the database kept is held against what each process was told.
 
     An interrupt ends the work early; what was done until then is checked all the same. Ends with
-    status 0 if nothing was violated (without a guard: if updates were lost), 1 if it was not so,
-    and 2 if it could not run.
+    status 0 if nothing was violated (without a guard: if updates were lost), 1 if it was not so, 2
+    if it could not run, and 130 if it was interrupted and nothing was violated.
     """
     if sys.platform == "win32":
         raise click.ClickException(
@@ -112,7 +115,11 @@ def torture(
         ]  # fmt: skip
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    reports = [_run(settings, keep, quiet=as_json) for settings in wanted]
+    reports: list[Report] = []
+    for settings in wanted:
+        reports.append(_run(settings, keep, quiet=as_json))
+        if reports[-1].interrupted:
+            break
     expected = all(report.as_expected for report in reports)
     if as_json:
         told = {
@@ -127,7 +134,9 @@ def torture(
         click.echo(f"Nothing was violated. Repeat it with --seed {seed}.")
     else:
         click.echo(f"Not as promised; repeat it with --seed {seed}.", err=True)
-    sys.exit(0 if expected else FOUND)
+    if not expected:
+        sys.exit(FOUND)
+    sys.exit(DIED_OF_SIGNAL + signal.SIGINT if reports[-1].interrupted else 0)
 
 
 def _settings(*, faults: tuple[str, ...], **facts: Any) -> Settings:  # noqa: ANN401 - the options'

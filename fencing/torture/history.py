@@ -278,6 +278,7 @@ class History:
         lingers: How much longer than a lease the lock service may wait for somebody who is gone,
             in seconds.
         seconds: How long workers worked, in seconds.
+        interrupted: Whether that was ended early.
     """
 
     writes: Sequence[Write]
@@ -292,3 +293,4 @@ class History:
     loses_acknowledged: bool = False
     lingers: float = 0.0
     seconds: float = 0.0
+    interrupted: bool = False

@@ -55,6 +55,7 @@ def load(
     keeps_order: bool,
     loses_acknowledged: bool = False,
     seconds: float = 0.0,
+    interrupted: bool = False,
 ) -> History:
     """Read a whole run.
 
@@ -67,6 +68,7 @@ def load(
         keeps_order: Likewise.
         loses_acknowledged: Likewise.
         seconds: Likewise.
+        interrupted: Likewise.
     """
     acquisitions: list[Acquisition] = []
     transactions: list[Transaction] = []
@@ -94,6 +96,7 @@ def load(
         keeps_order=keeps_order,
         loses_acknowledged=loses_acknowledged,
         seconds=seconds,
+        interrupted=interrupted,
     )
 
 

@@ -32,6 +32,7 @@ class Report:
         guarded: Whether there was a guard.
         seed: Of everything that was chosen.
         seconds: How long workers worked, in seconds.
+        interrupted: Whether that was ended early.
         acquisitions: How many were granted.
         not_granted: How many were not, by error.
         transactions: How many, by outcome (:class:`fencing.torture.history.Outcome`).
@@ -48,6 +49,7 @@ class Report:
     guarded: bool
     seed: int
     seconds: float
+    interrupted: bool
     acquisitions: int
     not_granted: Mapping[str, int]
     transactions: Mapping[str, int]
@@ -67,6 +69,7 @@ class Report:
             guarded=settings.guarded,
             seed=settings.seed,
             seconds=round(history.seconds, 1),
+            interrupted=history.interrupted,
             acquisitions=sum(1 for one in history.acquisitions if one.leases),
             not_granted=_count(one.error for one in history.acquisitions if one.error),
             transactions=_count(one.outcome.value for one in history.transactions),
@@ -97,8 +100,9 @@ class Report:
     def lines(self) -> list[str]:
         """As people read it."""
         guarded = "guarded" if self.guarded else "without a guard"
+        early = ", interrupted" if self.interrupted else ""
         told = [
-            f"{self.lock_service}, {guarded}, seed {self.seed}, {self.seconds:g} s",
+            f"{self.lock_service}, {guarded}, seed {self.seed}, {self.seconds:g} s{early}",
             f"  leases        {self.acquisitions} granted{_listed(self.not_granted, '; not: ')}",
             f"  transactions  {sum(self.transactions.values())}{_listed(self.transactions, ': ')}",
             f"  writes        {self.writes}",

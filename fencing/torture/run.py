@@ -262,5 +262,6 @@ def run(stage: Stage, progress: Callable[[float], None] = lambda _: None) -> His
         and not any(kind.breaks_order for kind in known if kind.name in struck),
         loses_acknowledged=any(kind.loses_acknowledged for kind in known if kind.name in struck),
         seconds=conductor.seconds,
+        interrupted=conductor.interrupted,
     )
     return dataclasses.replace(history, lingers=stage.locks.lingers)

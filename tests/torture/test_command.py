@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
+import psutil
 import pytest
 from click.testing import CliRunner, Result
 
 from fencing.cli.main import main
+from fencing.embedded.asking import until
 from fencing.torture.services import SERVICES
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def invoke(*arguments: str) -> Result:
@@ -41,7 +45,7 @@ def test_bad_input_is_a_usage_error(arguments: list[str], said: str) -> None:
 
 def test_without_faults_nothing_is_refused_that_had_a_lease(tmp_path: Path) -> None:
     result = invoke(
-        "--seconds", "3", "--seed", "5", "--ttl", "30", "--workers", "3", "--fault", "none",
+        "--seconds", "10", "--seed", "5", "--ttl", "30", "--workers", "3", "--fault", "none",
         "--json", "--keep", str(tmp_path / "kept"),
     )  # fmt: skip
     assert result.exit_code == 0, result.output
@@ -60,7 +64,7 @@ def test_without_faults_nothing_is_refused_that_had_a_lease(tmp_path: Path) -> N
 
 def test_what_was_violated_is_told_and_ends_with_status_1() -> None:
     # Expected is what a guard refuses; without one nobody refuses writes without a lease.
-    result = invoke("--seconds", "2", "--workers", "2", "--fault", "none", "--without-guard")
+    result = invoke("--seconds", "5", "--workers", "2", "--fault", "none", "--without-guard")
     assert result.exit_code == 1
     assert "Not as promised; repeat it with --seed" in result.stderr
 
@@ -69,3 +73,38 @@ def test_it_knows_every_lock_service() -> None:
     result = invoke("--service", "none at all")
     for name in SERVICES:
         assert name in result.stderr
+
+
+def test_an_interrupt_ends_it_early_and_it_checks_what_it_has(tmp_path: Path) -> None:
+    before = set(Path(tempfile.gettempdir()).glob("fencing-*"))
+    with subprocess.Popen(
+        [
+            sys.executable, "-m", "fencing.cli.main", "torture", "--seconds", "3600", "--json",
+            "--fault", "none", "--ttl", "30", "--workers", "2", "--keep", tmp_path,
+            "--service", "redis", "--service", "postgres",
+        ],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as process:  # fmt: skip
+        parent = psutil.Process(process.pid)
+        until(lambda: _workers_have_written(before), "anything was committed")
+        children = parent.children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        told, _ = process.communicate(timeout=120)
+    assert process.returncode == 130
+    (run,) = json.loads(told)["runs"]  # the second was not begun
+    assert run["interrupted"] is True
+    assert run["violations"] == []
+    assert run["writes"] > 0
+    assert psutil.wait_procs(children, timeout=60)[1] == []
+    until(
+        lambda: set(Path(tempfile.gettempdir()).glob("fencing-*")) <= before,
+        "the folders were removed",
+    )
+
+
+def _workers_have_written(before: set[Path]) -> bool:
+    folders = set(Path(tempfile.gettempdir()).glob("fencing-torture-*")) - before
+    return any(
+        "committed" in record.read_text() for folder in folders for record in folder.glob("*.jsonl")
+    )

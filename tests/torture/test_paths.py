@@ -112,7 +112,9 @@ def test_at_commit_it_stops_when_commit_was_sent(stage: Stage, path: str) -> Non
 def test_it_stops_at_each_point_and_goes_on(stage: Stage, path: str, point: str) -> None:
     if point == points.MID_RESULT and path in ASYNC_PATHS:
         pytest.skip("a path of asyncio reads all at once")
-    script = ({"kind": "stream" if point == points.MID_RESULT else "add", "targets": [1], "ttl": 60.0},)
+    script = (
+        {"kind": "stream" if point == points.MID_RESULT else "add", "targets": [1], "ttl": 60.0},
+    )
     order = Order(point=point, action="stop")
     stage.start_worker(0, dangerous=False, path=path, script=script, orders=(order,))
     (worker,) = stage.workers

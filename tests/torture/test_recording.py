@@ -26,7 +26,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_a_kill_loses_nothing_that_was_written(tmp_path: Path) -> None:
     path = tmp_path / "w.jsonl"
-    ended = subprocess.run(  # noqa: S603 - ours
+    ended = subprocess.run(
         [sys.executable, "-c", WRITES_UNTIL_KILLED, path],
         check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
