@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections import defaultdict
 from operator import itemgetter
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Faults", "Rivals"]
 
+_A_WORKER = re.compile(r"w\d+(\.\d+)?")
+"""A fault's target that is one worker, or whoever works in its place."""
+
 
 class Faults:
     """A run's faults, asked whether one of them excuses something."""
@@ -24,14 +28,23 @@ class Faults:
         self._faults = history.faults
 
     def during(
-        self, since: float, until: float, *harms: Harm, after: float = 0.0
+        self, since: float, until: float, *harms: Harm, after: float = 0.0, worker: str = ""
     ) -> Iterator[Fault]:
-        """Faults that did one of these harms in this time, or until so many seconds before it."""
+        """Faults that did one of these harms in this time, or until so many seconds before it.
+
+        Args:
+            since: Begin of the time.
+            until: End of it.
+            harms: Which.
+            after: How long they may have been over, in seconds.
+            worker: Whom they must have harmed; those that struck another worker alone have not.
+        """
         for fault in self._faults:
             if (
                 fault.since <= until
                 and fault.until + after >= since
                 and not fault.harms.isdisjoint(harms)
+                and (not worker or _strikes(fault, worker))
             ):
                 yield fault
 
@@ -42,9 +55,16 @@ class Faults:
                 fault.since <= until
                 and fault.until >= since
                 and Harm.WORKER in fault.harms
-                and (fault.target in ("", worker) or worker.startswith(f"{fault.target}."))
+                and _strikes(fault, worker)
             ):
                 yield fault
+
+
+def _strikes(fault: Fault, worker: str) -> bool:
+    """Whether a fault strikes a worker: all if it names none, or the place it works in."""
+    if not _A_WORKER.fullmatch(fault.target):
+        return True
+    return fault.target == worker or worker.startswith(f"{fault.target}.")
 
 
 class Rivals:

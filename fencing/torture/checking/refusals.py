@@ -145,9 +145,9 @@ def _reasons(
     if transaction.error in _LOST:
         harms.append(Harm.LOCK_SERVICE)
     since = transaction.began_at
-    if any(run.faults.during(since, ended_at, *harms, after=acquisition.ttl)) or any(
-        run.evicting.during(acquisition, since, ended_at)
-    ):
+    if any(
+        run.faults.during(since, ended_at, *harms, after=acquisition.ttl, worker=transaction.worker)
+    ) or any(run.evicting.during(acquisition, since, ended_at)):
         yield _Reason.HARMED
 
 

@@ -66,6 +66,23 @@ def test_a_fault_was_over_long_before():
     return world.history()
 
 
+@catches(WITNESS, "refused while its leases were trusted and nobody had overtaken it")
+def test_a_fault_struck_another_workers_sessions():
+    world = two_leases()
+    world.add("w2.1:1", REGISTER, **KILLED)
+    world.faults.append(
+        Fault("COMMIT lost", "w1", 0.0, world.now + 1, frozenset({Harm.SESSIONS, Harm.DATABASE}))
+    )
+    return world.history()
+
+
+def test_a_fault_that_struck_its_own_sessions_excuses_it():
+    world = two_leases()
+    world.add("w2.1:1", REGISTER, **KILLED)
+    world.faults.append(Fault("COMMIT lost", "w2", 0.0, world.now + 1, frozenset({Harm.SESSIONS})))
+    assert find(WITNESS, world.history()) == []
+
+
 @catches(WITNESS, "refused by StaleFenceError, and nobody had overtaken it")
 def test_a_lease_is_called_stale_that_is_the_newest():
     world = with_faults()
