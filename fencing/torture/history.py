@@ -105,6 +105,7 @@ class Believed:
         since: When the worker had it, in seconds of :func:`fencing.clock.now`, one clock for all
             processes of a machine.
         until: The end of its trust as last known, or when its release began, if that was earlier.
+        trusted_until: The end of its trust as last known, released or not.
     """
 
     resource: str
@@ -112,6 +113,7 @@ class Believed:
     holder: str
     since: float
     until: float
+    trusted_until: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

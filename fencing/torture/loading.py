@@ -202,6 +202,7 @@ def _believed(granted: dict[str, Any], releasing: dict[str, Any] | None) -> dict
             holder=lease["holder"],
             since=granted["at"],
             until=min(lease["until"], releasing["at"]) if releasing else lease["until"],
+            trusted_until=lease["until"],
         )
         for lease in latest
     }

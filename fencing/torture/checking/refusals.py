@@ -152,8 +152,9 @@ def _reasons(
 
 
 def _trusted_until(acquisition: Acquisition, transaction: Transaction) -> float:
+    # Who is refused releases at once; that is not why he was refused.
     until = [
-        lease.until
+        lease.until if lease.trusted_until is None else lease.trusted_until
         for resource, lease in acquisition.leases.items()
         if resource in transaction.leases
     ]

@@ -34,6 +34,27 @@ def test_a_trusted_lease_is_refused_without_faults():
 
 
 @catches(WITNESS, "refused while its leases were trusted, in a run without faults")
+def test_a_trusted_lease_is_refused_and_given_back_at_once():
+    world = two_leases()
+    world.add("w2.1:1", REGISTER, **KILLED)
+    history = world.history()
+    refused = history.transactions[-1]
+
+    def given_back(acquisition):
+        leases = {
+            resource: replace(lease, until=refused.ended_at, trusted_until=lease.until)
+            for resource, lease in acquisition.leases.items()
+        }
+        return replace(acquisition, leases=leases)
+
+    acquisitions = tuple(
+        given_back(each) if each.name == refused.acquisition else each
+        for each in history.acquisitions
+    )
+    return replace(history, acquisitions=acquisitions)
+
+
+@catches(WITNESS, "refused while its leases were trusted, in a run without faults")
 def test_a_trusted_lease_is_overtaken_without_faults():
     world = two_leases()
     world.keep("w1.1:0", world.now + 1)
