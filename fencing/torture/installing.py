@@ -66,7 +66,14 @@ def create_tables(engine: Engine, settings: Settings) -> None:
 
 def _role() -> list[str]:
     return [
-        f"CREATE ROLE {ROLE} LOGIN",
+        # Roles are the whole server's, which may have the database of another run.
+        f"""
+        DO $torture$ BEGIN
+            CREATE ROLE {ROLE} LOGIN;
+        EXCEPTION WHEN duplicate_object THEN
+            NULL;
+        END $torture$
+        """,
         f"GRANT USAGE ON SCHEMA torture TO {ROLE}",
         f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA torture TO {ROLE}",
         f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA torture TO {ROLE}",

@@ -134,6 +134,10 @@ class _Told:
         match record["event"]:
             case "asked":
                 self._asked[record["acquisition"]] = {"asked": record}
+            case "admitting":
+                # By a worker that notes it; it asks for one lease at a time.
+                latest = self._asked[next(reversed(self._asked))]
+                latest.setdefault("admitting", []).append(record["at"])
             case "granted" | "not granted" | "releasing" | "released" | "release failed" as event:
                 self._asked[record["acquisition"]][event] = record
             case "began":
@@ -153,6 +157,8 @@ class _Told:
         asked, refused = known["asked"], known.get("not granted", {})
         granted, releasing = known.get("granted"), known.get("releasing")
         answered = granted or refused or None
+        one = len(asked["resources"]) == 1
+        admitting: list[float] = known.get("admitting", []) if one else []
         return Acquisition(
             name=name,
             worker=self._worker,
@@ -166,6 +172,7 @@ class _Told:
             patience=asked["patience"],
             ttl=asked["ttl"],
             evicts=asked["evicts"],
+            admission_began_at=admitting[0] if len(admitting) == 1 else None,
         )
 
     def _transaction(self, name: str, known: dict[str, Any]) -> Transaction:

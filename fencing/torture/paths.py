@@ -22,7 +22,7 @@ from fencing.schema.names import CLAIM_SETTING
 from fencing.torture.driver import listen_to_connections, listen_to_waits
 from fencing.torture.rows import OrmRows, SqlRows, as_psycopg
 from fencing.torture.settings import ISOLATION_LEVELS
-from fencing.torture.steps import Acquire, Leak, Release, Resolve, Transact, Trespass
+from fencing.torture.steps import Acquire, Leak, Readmit, Release, Resolve, Transact, Trespass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -73,6 +73,9 @@ class SyncPath(ABC):
                 self._leak(isolation, body)
             case Resolve(error):
                 return error.outcome(_RESOLVE_TIMEOUT)
+            case Readmit():
+                for lease in self._leases:
+                    self._grants().admit(lease)
             case Release():
                 self._leases = ()
                 held, self._held = self._held, ExitStack()
@@ -290,6 +293,9 @@ class AsyncPath:
                 await self._trespass(isolation, body)
             case Resolve(error):
                 return await error.aoutcome(_RESOLVE_TIMEOUT)
+            case Readmit():
+                for lease in self._leases:
+                    await (self._guard or self._locks).admit(lease)  # type: ignore[union-attr, arg-type]  # only with a guard
             case Release():
                 self._leases = ()
                 held, self._held = self._held, AsyncExitStack()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ADMITTED",
     "ASKING",
+    "BEGINNING",
     "COMMITTING",
     "DONE",
     "GRANTED",
@@ -33,13 +34,14 @@ ASKING = "before acquiring"
 GRANTED = "after the grant"
 """The lock service has granted; the database has not admitted yet."""
 ADMITTED = "after admission"
+BEGINNING = "before a transaction"
 READ = "after the read"
 MID_RESULT = "in the middle of a result"
 WRITTEN = "before COMMIT"
 COMMITTING = "waiting for COMMIT's answer"
 DONE = "before the release"
 
-POINTS = (ASKING, GRANTED, ADMITTED, READ, MID_RESULT, WRITTEN, COMMITTING, DONE)
+POINTS = (ASKING, GRANTED, ADMITTED, BEGINNING, READ, MID_RESULT, WRITTEN, COMMITTING, DONE)
 
 
 class Points:

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import tempfile
 import time
-from contextlib import ExitStack
+import uuid
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Self
 
-from sqlalchemy import NullPool, create_engine, make_url
+from sqlalchemy import NullPool, create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
 from fencing.embedded import EmbeddedServerError, PostgresProcess
 from fencing.torture.installing import create_tables
 from fencing.torture.paths import PATHS
-from fencing.torture.processes import MODULE, WorkerProcess
+from fencing.torture.processes import WorkerProcess
 from fencing.torture.settings import Plan
 from fencing.torture.tables import ROLE
 from fencing.torture.ways import Ways
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from sqlalchemy import Engine
 
@@ -53,8 +54,10 @@ class Stage:
     Args:
         settings: The run's.
         locks: The servers of the lock service, not started.
-        module: The workers' program.
+        launch: Starts a worker; see :class:`~fencing.torture.processes.WorkerProcess`.
         prepare: Called with the owner's engine when the tables are there: changes the database.
+        postgres: A server that runs, in which it makes a database of its own; by default one of
+            its own.
 
     Attributes:
         postgres: The database's server.
@@ -73,15 +76,17 @@ class Stage:
         settings: Settings,
         locks: LockServers,
         *,
-        module: str = MODULE,
+        launch: Callable[..., WorkerProcess] = WorkerProcess,
         prepare: Callable[[Engine], None] | None = None,
+        postgres: PostgresProcess | None = None,
     ) -> None:
         self.settings = settings
         self.locks = locks
         self.workers: list[WorkerProcess] = []
         self.altered = prepare is not None
-        self._module = module
+        self._launch = launch
         self._prepare = prepare
+        self._shared = postgres
         self._incarnations: dict[int, int] = {}
         self._resources = ExitStack()
 
@@ -91,11 +96,15 @@ class Stage:
                 tempfile.TemporaryDirectory(prefix="fencing-torture-")
             )
             self.records = Path(directory)
-            self.postgres = started.enter_context(
+            self.postgres = self._shared or started.enter_context(
                 PostgresProcess(POSTGRES_SETTINGS, in_memory=True)
             )
+            self._url = make_url(self.postgres.url)
+            if self._shared is not None:
+                name = started.enter_context(_database(self._shared))
+                self._url = self._url.set(database=name)
             self.owner = create_engine(
-                self.postgres.url, poolclass=NullPool, connect_args={"connect_timeout": 10}
+                self._url, poolclass=NullPool, connect_args={"connect_timeout": 10}
             )
             create_tables(self.owner, self.settings)
             if self._prepare is not None:
@@ -141,11 +150,7 @@ class Stage:
             "deaths": _DEATHS if deaths else 0.0,
             **changes,
         }
-        worker = WorkerProcess(
-            Plan(**facts),  # type: ignore[arg-type]  # checked there
-            module=self._module,
-            environment=self.ways.environment(number),
-        )
+        worker = self._launch(Plan(**facts), environment=self.ways.environment(number))
         self.workers.append(worker)
 
     def database_url(self, worker: str) -> str:
@@ -156,7 +161,7 @@ class Stage:
         )
 
     def _database_url(self) -> str:
-        url = make_url(self.postgres.url).set(drivername="postgresql", username=ROLE)
+        url = self._url.set(drivername="postgresql", username=ROLE)
         return url.render_as_string(hide_password=False)
 
     def _evict_after(self, number: int) -> float | None:
@@ -190,3 +195,17 @@ class Stage:
             worker.close()
         self.workers.clear()
         self.owner.dispose()
+
+
+@contextmanager
+def _database(server: PostgresProcess) -> Iterator[str]:
+    """A database of a server that others use as well."""
+    name = f"torture_{uuid.uuid4().hex}"
+    engine = create_engine(server.url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    try:
+        yield name
+    finally:
+        with engine.connect() as connection:
+            connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from fencing.errors import CommitOutcomeUnknownError
     from fencing.torture.rows import Rows
 
-__all__ = ["Acquire", "Leak", "Release", "Resolve", "Step", "Transact", "Trespass"]
+__all__ = ["Acquire", "Leak", "Readmit", "Release", "Resolve", "Step", "Transact", "Trespass"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,13 @@ class Resolve:
 
 
 @dataclass(frozen=True, slots=True)
+class Readmit:
+    """Admit the leases once more, as who keeps one for long does now and then."""
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """Leave the block of the leases."""
 
 
-Step: TypeAlias = Acquire | Transact | Trespass | Leak | Resolve | Release
+Step: TypeAlias = Acquire | Transact | Trespass | Leak | Resolve | Readmit | Release

@@ -12,10 +12,10 @@ from fencing.torture import points
 from fencing.torture.driver import is_conflict
 from fencing.torture.history import Outcome
 from fencing.torture.settings import ISOLATION_LEVELS
-from fencing.torture.steps import Acquire, Leak, Release, Resolve, Transact, Trespass
+from fencing.torture.steps import Acquire, Leak, Readmit, Release, Resolve, Transact, Trespass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from fencing.lease import BaseLease
     from fencing.torture.points import Points
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fencing.torture.settings import Plan
     from fencing.torture.steps import Step
 
-__all__ = ["UNIT_KINDS", "Unit", "Worker"]
+__all__ = ["KINDS", "UNIT_KINDS", "Kind", "Unit", "Worker"]
 
 UNIT_KINDS = ("add", "append", "transfer", "look", "stream", "unfenced", "leaked")
 _WEIGHTS = (45, 20, 20, 9, 1, 3, 2)
@@ -44,11 +44,14 @@ class Unit:
     """Leases, and what is done under them.
 
     Attributes:
-        kind: What each transaction does; see `UNIT_KINDS`.
+        kind: What each transaction does; see `KINDS`.
+        kinds: What its first transactions do, if that is something else each.
         targets: Numbers of the registers, sets or accounts.
+        part: Of the register; chosen anew for each transaction by default.
         transactions: How many there are.
         keepalive: Whether the leases are renewed in the background.
         isolation: Of each transaction; chosen anew for each by default.
+        readmitted: Whether the leases are admitted again before each transaction but the first.
         undone: How likely a transaction is rolled back, from 0 to 1.
         patience: Longest wait for the leases, in seconds.
         ttl: Of the leases, in seconds.
@@ -56,7 +59,10 @@ class Unit:
 
     kind: str
     targets: tuple[int, ...]
+    kinds: tuple[str, ...] = ()
+    part: int | None = None
     transactions: int = 1
+    readmitted: bool = False
     keepalive: bool = False
     isolation: str | None = None
     undone: float = 0.0
@@ -66,14 +72,24 @@ class Unit:
     @property
     def resources(self) -> tuple[str, ...]:
         """What leases are needed on."""
-        noun = {"append": "set", "transfer": "account"}.get(self.kind, "register")
-        return tuple(f"{noun}:{number}" for number in self.targets)
+        return tuple(f"{KINDS[self.kind].noun}:{number}" for number in self.targets)
+
+    def kind_of(self, number: int) -> str:
+        """What its transaction of that number does, counted from 1."""
+        return self.kinds[number - 1] if number <= len(self.kinds) else self.kind
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What one transaction has come to."""
+    """What one transaction has come to.
 
+    Attributes:
+        before: What was read by the transactions before, under the same leases; by row.
+        committing: Whether COMMIT may have been sent.
+        reads: What it has read: resource, row and value.
+    """
+
+    before: Mapping[str, int]
     committing: bool = False
     reads: list[tuple[str, str, int]] = field(default_factory=list)
 
@@ -93,6 +109,7 @@ class Worker:
         self.points = points
         self._chance = random.Random(f"work {plan.seed}")  # noqa: S311 - to be repeated
         self._number = 0
+        self._known: dict[str, int] = {}
         self.path = plan.path
         self.committing = False
         """Whether a COMMIT may be under way; for the point at which its answer is awaited."""
@@ -124,8 +141,9 @@ class Worker:
         """The steps of a unit; whoever performs them throws errors back in."""
         self._number += 1
         name = f"{self.plan.worker}:{self._number}"
-        if unit.kind == "unfenced":
-            yield from self._transact(unit, name, 1, (), Trespass)
+        self._known = {}
+        if KINDS[unit.kind].step is Trespass:
+            yield from self._transact(unit, name, 1, ())
             return
         leases: Sequence[BaseLease]
         self.record(
@@ -144,8 +162,10 @@ class Worker:
         self.points.reach(points.ADMITTED)
         try:
             for number in range(1, unit.transactions + 1):
-                step = Leak if unit.kind == "leaked" else Transact
-                outcome = yield from self._transact(unit, name, number, leases, step)
+                self.points.reach(points.BEGINNING)
+                if unit.readmitted and number > 1:
+                    yield from self._readmit(name, number, leases)
+                outcome = yield from self._transact(unit, name, number, leases)
                 if outcome not in (Outcome.COMMITTED, Outcome.ROLLED_BACK, Outcome.CONFLICT):
                     break
             self.points.reach(points.DONE)
@@ -164,21 +184,22 @@ class Worker:
         acquisition: str,
         number: int,
         leases: Sequence[BaseLease],
-        step: type[Transact | Trespass | Leak],
     ) -> Generator[Step, Any, Outcome]:
         name = f"{acquisition}.{number}"
+        kind = KINDS[unit.kind_of(number)]
         isolation = unit.isolation or self._chance.choice(ISOLATION_LEVELS)
-        seen = _Seen()
+        seen = _Seen(dict(self._known))
         presented = {lease.resource: (lease.token, lease.holder) for lease in leases}
         self.record(
             "began", transaction=name, acquisition=acquisition if leases else None,
-            kind=unit.kind, path=self.path, isolation=isolation, leases=presented,
+            kind=kind.said or unit.kind_of(number), path=self.path, isolation=isolation,
+            leases=presented,
         )  # fmt: skip
         undo = self._chance.random() < unit.undone
 
         def body(rows: Rows) -> None:
             rows.say(name, presented)
-            _WORK[unit.kind](unit, rows, seen, self.points, self._chance)
+            kind.work(unit, rows, seen, self.points, self._chance)
             self.points.reach(points.WRITTEN)
             if undo:
                 raise UndoneError
@@ -187,10 +208,11 @@ class Worker:
         outcome = Outcome.COMMITTED
         failure: Exception | None = None
         try:
-            yield step(isolation, body)
+            yield kind.step(isolation, body)
         except Exception as error:  # noqa: BLE001 - whatever it is, the checkers judge it
             outcome, failure = self._outcome_of(error, seen), error
         self.committing = False
+        self._known |= {row: value for _, row, value in seen.reads}
         self.record(
             "told", transaction=name, outcome=outcome, reads=seen.reads,
             leases={lease.resource: (lease.token, lease.holder) for lease in leases},
@@ -200,6 +222,27 @@ class Worker:
             known = yield Resolve(failure)
             self.record("resolved", transaction=name, outcome=known)
         return outcome
+
+    def _readmit(
+        self, acquisition: str, number: int, leases: Sequence[BaseLease]
+    ) -> Generator[Step, Any, None]:
+        """Written down as a transaction that neither reads nor writes."""
+        name = f"{acquisition}.{number}-admission"
+        presented = {lease.resource: (lease.token, lease.holder) for lease in leases}
+        self.record(
+            "began", transaction=name, acquisition=acquisition, kind="readmission",
+            path=self.path, isolation="READ COMMITTED", leases=presented,
+        )  # fmt: skip
+        outcome = Outcome.COMMITTED
+        failure: Exception | None = None
+        try:
+            yield Readmit()
+        except Exception as error:  # noqa: BLE001 - as above
+            outcome, failure = self._outcome_of(error, _Seen({})), error
+        self.record(
+            "told", transaction=name, outcome=outcome, reads=(), leases=presented,
+            **({} if failure is None else _said(failure)),
+        )  # fmt: skip
 
     def _outcome_of(self, error: Exception, seen: _Seen) -> Outcome:
         if isinstance(error, UndoneError):
@@ -216,11 +259,25 @@ class Worker:
 
 
 def _add(unit: Unit, rows: Rows, seen: _Seen, at: Points, chance: random.Random) -> None:
-    number, part = unit.targets[0], chance.randint(0, 1)
+    number, part = _register(unit, chance)
     value = rows.register(number, part)
     seen.reads.append((f"register:{number}", f"register:{number}/{part}", value))
     at.reach(points.READ)
     rows.set_register(number, part, value + 1)
+
+
+def _add_to_known(unit: Unit, rows: Rows, seen: _Seen, _: Points, chance: random.Random) -> None:
+    """What is read in one transaction may be written in another, under one lease."""
+    number, part = _register(unit, chance)
+    row = f"register:{number}/{part}"
+    value = seen.before[row]
+    seen.reads.append((f"register:{number}", row, value))
+    rows.set_register(number, part, value + 1)
+
+
+def _register(unit: Unit, chance: random.Random) -> tuple[int, int]:
+    part = chance.randint(0, 1)
+    return unit.targets[0], part if unit.part is None else unit.part
 
 
 def _append(unit: Unit, rows: Rows, seen: _Seen, at: Points, _: random.Random) -> None:
@@ -256,14 +313,32 @@ def _look_long(unit: Unit, rows: Rows, seen: _Seen, at: Points, chance: random.R
     rows.read_much(partial(at.reach, points.MID_RESULT))
 
 
-_WORK: dict[str, Callable[[Unit, Rows, _Seen, Points, random.Random], None]] = {
-    "add": _add,
-    "append": _append,
-    "transfer": _transfer,
-    "look": _look,
-    "stream": _look_long,
-    "unfenced": _add,
-    "leaked": _add,
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a transaction can do.
+
+    Attributes:
+        work: Does it.
+        noun: What its leases are on.
+        step: How it is done.
+        said: What the history calls it; by default as it is called here.
+    """
+
+    work: Callable[[Unit, Rows, _Seen, Points, random.Random], None]
+    noun: str = "register"
+    step: type[Transact | Trespass | Leak] = Transact
+    said: str | None = None
+
+
+KINDS: dict[str, Kind] = {
+    "add": Kind(_add),
+    "add to known": Kind(_add_to_known, said="add"),
+    "append": Kind(_append, "set"),
+    "transfer": Kind(_transfer, "account"),
+    "look": Kind(_look),
+    "stream": Kind(_look_long),
+    "unfenced": Kind(_add, step=Trespass),
+    "leaked": Kind(_add, step=Leak),
 }
 
 

@@ -57,9 +57,10 @@ class Ways:
 
     def __enter__(self) -> Self:
         with ExitStack() as started:
-            with suppress(MissingProgramError):
-                pooler = PgBouncer(self._database_url, pool_size=_POOL)
-                self._pooler = started.enter_context(pooler)
+            if any(number % _OF in _POOLED for number in range(self._settings.workers)):
+                with suppress(MissingProgramError):
+                    pooler = PgBouncer(self._database_url, pool_size=_POOL)
+                    self._pooler = started.enter_context(pooler)
             if self._settings.faults != ():
                 for number in range(self._settings.workers):
                     if number % _OF in _PROXIED:

@@ -88,7 +88,9 @@ def run(plan: Plan) -> None:
 def _units(plan: Plan, worker: Worker, ending: _Ending) -> Iterator[Unit]:
     if plan.script is not None:
         for facts in plan.script:
-            yield Unit(**{**facts, "targets": tuple(facts["targets"])})
+            # JSON has lists.
+            lists = {name: tuple(value) for name, value in facts.items() if isinstance(value, list)}
+            yield Unit(**{**facts, **lists})
         return
     while not ending.told:
         yield worker.choose()

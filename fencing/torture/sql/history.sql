@@ -68,6 +68,13 @@ $torture$
 --;
 CREATE FUNCTION torture.note_element() RETURNS trigger LANGUAGE plpgsql AS $torture$
 BEGIN
+    IF TG_OP = 'UPDATE' THEN -- it is moved: gone from one set, new in another
+        PERFORM torture.note(
+            concat('set:', OLD.set_id), concat('set:', OLD.set_id), 'delete', NULL, NULL, OLD.n, 0);
+        PERFORM torture.note(
+            concat('set:', NEW.set_id), concat('set:', NEW.set_id), 'insert', NULL, NEW.n, NULL, 0);
+        RETURN NULL;
+    END IF;
     PERFORM torture.note(
         concat('set:', coalesce(NEW.set_id, OLD.set_id)),
         concat('set:', coalesce(NEW.set_id, OLD.set_id)), TG_OP, NULL, NEW.n, OLD.n, 0);
