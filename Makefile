@@ -21,7 +21,7 @@ POSTGRES_15 ?= /usr/lib/postgresql/15/bin
 ON_POSTGRES_15 := schema attacks hooks guard coverage postgres poolers verify retention \
   locks/postgres contract/test_postgres.py
 
-.PHONY: demo test model torture test-oldest test-15 lint types imports check bench format clean
+.PHONY: demo test model torture mutants test-oldest test-15 lint types imports check bench format clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -41,6 +41,10 @@ model: $(VENV)/.dev
 # With a new seed each time, which it tells.
 torture: $(VENV)/.demo
 	$(BIN)/fencing torture $(TORTURE_ARGS)
+
+# Mistakes that are made on purpose, and who sees them.
+mutants: $(VENV)/.dev
+	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/torture/mutants
 
 # On the oldest version of each dependency that pyproject.toml allows, SQLAlchemy 2.0 among them.
 test-oldest: $(VENV)-oldest/.dev

@@ -150,7 +150,8 @@ class Stage:
             "deaths": _DEATHS if deaths else 0.0,
             **changes,
         }
-        worker = self._launch(Plan(**facts), environment=self.ways.environment(number))
+        plan = Plan(**facts)  # type: ignore[arg-type]  # checked there
+        worker = self._launch(plan, environment=self.ways.environment(number))
         self.workers.append(worker)
 
     def database_url(self, worker: str) -> str:
