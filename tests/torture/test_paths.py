@@ -56,7 +56,7 @@ def history_of(stage: Stage) -> History:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_every_kind_of_work_by_every_path(stage: Stage, path: str) -> None:
-    stage.start_worker(0, dangerous=False, path=path, script=SCRIPT)
+    stage.start_worker(0, stops=False, deaths=False, path=path, script=SCRIPT)
     (worker,) = stage.workers
     assert worker.await_end(TIMEOUT) == 0, worker.last_words()
 
@@ -90,7 +90,7 @@ def test_every_kind_of_work_by_every_path(stage: Stage, path: str) -> None:
 def test_at_commit_it_stops_when_commit_was_sent(stage: Stage, path: str) -> None:
     order = Order(point=points.COMMITTING, action="stop")
     script = ({"kind": "add", "targets": [1], "ttl": 60.0},)
-    stage.start_worker(0, dangerous=False, path=path, script=script, orders=(order,))
+    stage.start_worker(0, stops=False, deaths=False, path=path, script=script, orders=(order,))
     (worker,) = stage.workers
     worker.await_stop(TIMEOUT)
     # The server has, or will have, committed without it.
@@ -116,7 +116,7 @@ def test_it_stops_at_each_point_and_goes_on(stage: Stage, path: str, point: str)
         {"kind": "stream" if point == points.MID_RESULT else "add", "targets": [1], "ttl": 60.0},
     )
     order = Order(point=point, action="stop")
-    stage.start_worker(0, dangerous=False, path=path, script=script, orders=(order,))
+    stage.start_worker(0, stops=False, deaths=False, path=path, script=script, orders=(order,))
     (worker,) = stage.workers
     worker.await_stop(TIMEOUT)
     worker.resume()
@@ -127,7 +127,7 @@ def test_it_stops_at_each_point_and_goes_on(stage: Stage, path: str, point: str)
 def test_it_dies_where_it_was_told_to(stage: Stage) -> None:
     order = Order(point=points.WRITTEN, action="die", nth=2)
     script = ({"kind": "add", "targets": [1], "transactions": 3, "ttl": 60.0},)
-    stage.start_worker(0, dangerous=False, path="core", script=script, orders=(order,))
+    stage.start_worker(0, stops=False, deaths=False, path="core", script=script, orders=(order,))
     (worker,) = stage.workers
     assert worker.await_end(TIMEOUT) == -9
     history = history_of(stage)
