@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import select
-import socket
 from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -23,9 +22,6 @@ __all__ = ["async_bounded", "bounded", "call_end"]
 
 READ_BYTES = 65536
 """How much is read at once; most answers are a hundred bytes."""
-
-LONGEST_POLL = 3600.0
-"""How long is waited at once, in seconds; poll() takes no time as long as Python's numbers."""
 
 call_end: ContextVar[float] = ContextVar("fencing_call_end", default=math.inf)
 """When the call that this thread is in must be over: a moment of `fencing.clock.now`, in s."""
@@ -87,8 +83,8 @@ class _Bounded:
     is_wanted = True
     health_check_interval: float
     _answers: Answers
+    _just_sent = False  # so the limit is that for the first read, too
     _watch: Any = None
-    _is_plain = False
     _parser: Any
     _sock: Any  # redis-py has no public way to the socket
 
@@ -102,8 +98,6 @@ class _Bounded:
         try:
             super().connect()  # type: ignore[misc]
             self._watch = _watch(self._sock)
-            made: Any = self._sock
-            self._is_plain = self._watch is not None and type(made) is socket.socket
             self._answers = Answers(_errors_as(self._parser.parse_error))
         except BaseException:
             # Also when a signal's exception comes in between: half connected is not connected.
@@ -134,53 +128,24 @@ class _Bounded:
         if self.health_check_interval:
             self.check_health()  # type: ignore[attr-defined]
         try:
-            if self._is_plain:
-                data = data[self._sent_at_once(data) :]
-            if data:
-                self._limit()
-                self._sock.sendall(data)
+            self._limit()
+            self._sock.sendall(data)
+            self._just_sent = True
         except OSError as error:
             raise _lost(error) from error
-
-    def _sent_at_once(self, data: bytes) -> int:
-        """Send what the system takes without waiting, as most requests are; return how much."""
-        # With a time-out Python asks the system before each operation whether it can be done, and
-        # tells it of each change of the time-out. So the socket has none, and is asked for once.
-        self._left(self.socket_timeout)
-        if self._sock.gettimeout() != 0:  # redis-py sets its own
-            self._sock.settimeout(0)
-        try:
-            sent: int = self._sock.send(data)
-        except BlockingIOError:
-            return 0
-        return sent
 
     def answer(self) -> Any:
         """The answer to the next of the requests that were sent; an error as an exception."""
         while (answer := self._answers.next()) is MISSING:
             try:
-                self._answers.feed(_received(self._some_bytes()))
+                if self._just_sent:
+                    self._just_sent = False
+                else:
+                    self._limit()
+                self._answers.feed(_received(self._sock.recv(READ_BYTES)))
             except OSError as error:
                 raise _lost(error) from error
         return answer
-
-    def _some_bytes(self) -> bytes:
-        """What comes next, if it comes in time; empty at the connection's end."""
-        while True:
-            if not self._is_plain or self._sock.gettimeout() != 0:
-                self._limit()
-                break
-            left = self._left(self.socket_timeout)
-            longest = LONGEST_POLL if left is None else min(left, LONGEST_POLL)
-            if self._watch.poll(longest * 1000):
-                break
-            if longest == left:
-                raise TimeoutError
-        try:
-            data: bytes = self._sock.recv(READ_BYTES)
-        except BlockingIOError:  # the system has thought better of it
-            return self._some_bytes()
-        return data
 
     def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
         self._limit()
