@@ -192,7 +192,12 @@ class TcpProxy(Traffic):
         self._run(self._listen())
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=10)
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:  # it was closed
+            work.close()
+            raise
+        return future.result(timeout=10)
 
     def close(self) -> None:
         """Close everything."""

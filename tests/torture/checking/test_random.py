@@ -133,7 +133,8 @@ def worlds(draw):
         play.work(fate)
     play.acquire(RESOURCES[0])
     play.work(FATES[0])
-    play.look(None)
+    row = play.world.writes[-1].row
+    play.world.look(play.current, row, row)
     return play.world
 
 

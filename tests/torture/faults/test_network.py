@@ -67,10 +67,19 @@ class Client(threading.Thread):
             self.error = error
 
 
+def struck_client(striking, way):
+    """A client whose packet is held."""
+    next(striking)  # whom it strikes
+    next(striking)  # it waits for the packet
+    client = Client(way)
+    begin(striking)
+    return client
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_held_commit_arrives_late(stage, way, packets, seed):
-    client, striking = Client(way), network.hold_commit(stage, Random(seed))
-    begin(striking)
+    striking = network.hold_commit(stage, Random(seed))
+    client = struck_client(striking, way)
     assert packets() == 0
     perform(striking)
     client.join()
@@ -79,8 +88,8 @@ def test_a_held_commit_arrives_late(stage, way, packets, seed):
 
 
 def test_a_held_commit_is_delivered_if_the_fault_is_ended_early(stage, way, packets):
-    client, striking = Client(way), network.hold_commit(stage, Random(1))
-    begin(striking)
+    striking = network.hold_commit(stage, Random(1))
+    client = struck_client(striking, way)
     striking.close()
     client.join()
     while not packets():

@@ -138,8 +138,8 @@ def granted_together(locks: Adversary):
 
 
 def test_it_is_asked_as_any_lock_service():
-    check_service(Adversary(1))
-    check_service(AsyncAdversary(1))
+    check_service(Adversary(1), "Guard")
+    check_service(AsyncAdversary(1), "AsyncGuard")
     with pytest.raises(ValueError, match="ttl"):
         Adversary(1).acquire("a", ttl=-1)
 
