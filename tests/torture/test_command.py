@@ -86,11 +86,13 @@ def test_an_interrupt_ends_it_early_and_it_checks_what_it_has(tmp_path: Path) ->
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     ) as process:  # fmt: skip
-        parent = psutil.Process(process.pid)
-        until(lambda: _workers_have_written(before), "anything was committed")
-        children = parent.children(recursive=True)
-        process.send_signal(signal.SIGINT)
-        told, _ = process.communicate(timeout=120)
+        try:
+            until(lambda: _workers_have_written(before), "anything was committed")
+            children = psutil.Process(process.pid).children(recursive=True)
+            process.send_signal(signal.SIGINT)
+            told, _ = process.communicate(timeout=120)
+        finally:
+            process.kill()  # it would run for an hour
     assert process.returncode == 130
     (run,) = json.loads(told)["runs"]  # the second was not begun
     assert run["interrupted"] is True
