@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
+    from fencing.embedded.server import LocalServer
     from fencing.torture.services.base import LockServers
     from fencing.torture.settings import Settings
 
@@ -185,6 +186,15 @@ class Stage:
                     message = f"PostgreSQL does not serve any more:\n{self.postgres.process.tail()}"
                     raise EmbeddedServerError(message) from error
             time.sleep(0.01)
+
+    def keep(self, server: LocalServer) -> None:
+        """End a server with this stage."""
+        self._resources.callback(server.close)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether others use the database's server as well."""
+        return self._shared is not None
 
     def forget(self, worker: WorkerProcess) -> None:
         """Close what is left of a worker that has ended."""

@@ -10,7 +10,17 @@ if TYPE_CHECKING:
     from fencing.errors import CommitOutcomeUnknownError
     from fencing.torture.rows import Rows
 
-__all__ = ["Acquire", "Leak", "Readmit", "Release", "Resolve", "Step", "Transact", "Trespass"]
+__all__ = [
+    "Acquire",
+    "Leak",
+    "Readmit",
+    "Release",
+    "Resolve",
+    "Step",
+    "Together",
+    "Transact",
+    "Trespass",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +51,16 @@ class Transact:
 
     isolation: str
     body: Callable[[Rows], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Do work in several transactions at a time, each in a session of its own, under the leases.
+
+    The answer: for each its error, or ``None``.
+    """
+
+    transactions: tuple[Transact, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,4 +96,4 @@ class Release:
     """Leave the block of the leases."""
 
 
-Step: TypeAlias = Acquire | Transact | Trespass | Leak | Resolve | Readmit | Release
+Step: TypeAlias = Acquire | Transact | Together | Trespass | Leak | Resolve | Readmit | Release

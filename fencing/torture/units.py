@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,17 @@ from fencing.torture import points
 from fencing.torture.driver import is_conflict
 from fencing.torture.history import Outcome
 from fencing.torture.settings import ISOLATION_LEVELS
-from fencing.torture.steps import Acquire, Leak, Readmit, Release, Resolve, Transact, Trespass
+from fencing.torture.steps import (
+    Acquire,
+    Leak,
+    Readmit,
+    Release,
+    Resolve,
+    Together,
+    Transact,
+    Trespass,
+)
+from fencing.torture.tables import PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -26,8 +36,13 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "UNIT_KINDS", "Kind", "Unit", "Worker"]
 
-UNIT_KINDS = ("add", "append", "transfer", "look", "stream", "unfenced", "leaked")
-_WEIGHTS = (45, 20, 20, 9, 1, 3, 2)
+_WEIGHTS = {
+    "add": 40, "append": 20, "transfer": 20, "look": 7, "together": 5, "unfenced": 3,
+    "add to known": 2, "leaked": 2, "stream": 1,
+}  # fmt: skip
+UNIT_KINDS = tuple(_WEIGHTS)
+_GOES_ON = (Outcome.COMMITTED, Outcome.ROLLED_BACK, Outcome.CONFLICT)
+"""After these its leases may be good for more."""
 MUST_BE_REFUSED = ("unfenced", "leaked")
 _PATIENCE = 12.0
 """How long a worker waits for a lease, in leases."""
@@ -94,6 +109,17 @@ class _Seen:
     reads: list[tuple[str, str, int]] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A transaction that was begun: what it is called, what it does and how, and its coming to."""
+
+    name: str
+    kind: Kind
+    isolation: str
+    body: Callable[[Rows], None]
+    seen: _Seen
+
+
 class Worker:
     """Chooses units, and decides their steps.
 
@@ -117,7 +143,7 @@ class Worker:
     def choose(self) -> Unit:
         """What to do next."""
         chance, settings = self._chance, self.plan.settings
-        kind = chance.choices(UNIT_KINDS, _WEIGHTS)[0]
+        kind = chance.choices(UNIT_KINDS, list(_WEIGHTS.values()))[0]
         if not settings.guarded and kind in MUST_BE_REFUSED:
             kind = "add"  # nobody would refuse it, and it is the holders that shall be seen to fail
         match kind:
@@ -127,10 +153,15 @@ class Worker:
                 targets = chance.sample(range(1, settings.accounts + 1), 2)
             case _:
                 targets = [chance.randint(1, settings.registers)]
+        transactions = chance.choice((1, 1, 2, 5, chance.randint(1, _MANY)))
+        to_known = kind == "add to known"
         return Unit(
             kind=kind,
+            kinds=("look",) if to_known else (),
             targets=tuple(targets),
-            transactions=chance.choice((1, 1, 2, 5, chance.randint(1, _MANY))),
+            # What it knows is good once.
+            transactions=2 if to_known else transactions,
+            readmitted=settings.guarded and chance.random() < 0.1,  # noqa: PLR2004 - some are
             keepalive=chance.random() < 0.3,  # noqa: PLR2004 - some do, most do not
             undone=0.05,
             patience=settings.ttl * _PATIENCE,
@@ -165,8 +196,9 @@ class Worker:
                 self.points.reach(points.BEGINNING)
                 if unit.readmitted and number > 1:
                     yield from self._readmit(name, number, leases)
-                outcome = yield from self._transact(unit, name, number, leases)
-                if outcome not in (Outcome.COMMITTED, Outcome.ROLLED_BACK, Outcome.CONFLICT):
+                transact = self._transact_together if unit.kind == "together" else self._transact
+                outcome = yield from transact(unit, name, number, leases)
+                if outcome not in _GOES_ON:
                     break
             self.points.reach(points.DONE)
         finally:
@@ -179,19 +211,38 @@ class Worker:
                 self.record("released", acquisition=name)
 
     def _transact(
-        self,
-        unit: Unit,
-        acquisition: str,
-        number: int,
-        leases: Sequence[BaseLease],
+        self, unit: Unit, acquisition: str, number: int, leases: Sequence[BaseLease]
     ) -> Generator[Step, Any, Outcome]:
-        name = f"{acquisition}.{number}"
+        begun = self._begin(unit, f"{acquisition}.{number}", number, leases)
+        failure: BaseException | None = None
+        try:
+            yield begun.kind.step(begun.isolation, begun.body)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the checkers judge it
+            failure = error
+        return (yield from self._end(begun, failure, leases))
+
+    def _transact_together(
+        self, unit: Unit, acquisition: str, number: int, leases: Sequence[BaseLease]
+    ) -> Generator[Step, Any, Outcome]:
+        """One in each part of a register, at a time: the lease covers both."""
+        all_begun = [
+            self._begin(replace(unit, part=part), f"{acquisition}.{number}-{part}", number, leases)
+            for part in range(PARTS)
+        ]
+        failures = yield Together(tuple(Transact(one.isolation, one.body) for one in all_begun))
+        outcomes = []
+        for begun, failure in zip(all_begun, failures, strict=True):
+            outcomes.append((yield from self._end(begun, failure, leases)))
+        return next((one for one in outcomes if one not in _GOES_ON), Outcome.COMMITTED)
+
+    def _begin(self, unit: Unit, name: str, number: int, leases: Sequence[BaseLease]) -> _Begun:
         kind = KINDS[unit.kind_of(number)]
         isolation = unit.isolation or self._chance.choice(ISOLATION_LEVELS)
         seen = _Seen(dict(self._known))
         presented = {lease.resource: (lease.token, lease.holder) for lease in leases}
         self.record(
-            "began", transaction=name, acquisition=acquisition if leases else None,
+            "began", transaction=name,
+            acquisition=name.rpartition(".")[0] if leases else None,
             kind=kind.said or unit.kind_of(number), path=self.path, isolation=isolation,
             leases=presented,
         )  # fmt: skip
@@ -205,22 +256,25 @@ class Worker:
                 raise UndoneError
             seen.committing = self.committing = True
 
-        outcome = Outcome.COMMITTED
-        failure: Exception | None = None
-        try:
-            yield kind.step(isolation, body)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the checkers judge it
-            outcome, failure = self._outcome_of(error, seen), error
+        return _Begun(name, kind, isolation, body, seen)
+
+    def _end(
+        self, begun: _Begun, failure: BaseException | None, leases: Sequence[BaseLease]
+    ) -> Generator[Step, Any, Outcome]:
+        if failure is not None and not isinstance(failure, Exception):
+            raise failure
+        seen = begun.seen
+        outcome = Outcome.COMMITTED if failure is None else self._outcome_of(failure, seen)
         self.committing = False
         self._known |= {row: value for _, row, value in seen.reads}
         self.record(
-            "told", transaction=name, outcome=outcome, reads=seen.reads,
+            "told", transaction=begun.name, outcome=outcome, reads=seen.reads,
             leases={lease.resource: (lease.token, lease.holder) for lease in leases},
             **({} if failure is None else _said(failure)),
         )  # fmt: skip
         if isinstance(failure, CommitOutcomeUnknownError):
             known = yield Resolve(failure)
-            self.record("resolved", transaction=name, outcome=known)
+            self.record("resolved", transaction=begun.name, outcome=known)
         return outcome
 
     def _readmit(
@@ -333,6 +387,7 @@ class Kind:
 KINDS: dict[str, Kind] = {
     "add": Kind(_add),
     "add to known": Kind(_add_to_known, said="add"),
+    "together": Kind(_add, said="add"),
     "append": Kind(_append, "set"),
     "transfer": Kind(_transfer, "account"),
     "look": Kind(_look),

@@ -31,7 +31,8 @@ from fencing.torture.units import Unit, Worker
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fencing.torture.paths import AsyncPath, SyncPath
+    from fencing.torture.paths.blocking import SyncPath
+    from fencing.torture.paths.nonblocking import AsyncPath
 
 __all__ = ["main"]
 

@@ -29,6 +29,7 @@ SCRIPT: tuple[dict[str, Any], ...] = (
     {"kind": "look", "targets": [1], "keepalive": True},
     {"kind": "stream", "targets": [1]},
     {"kind": "add", "targets": [2], "undone": 1.0},
+    {"kind": "together", "targets": [2], "transactions": 2},
     {"kind": "unfenced", "targets": [1]},
     {"kind": "leaked", "targets": [1]},
 )
@@ -71,16 +72,19 @@ def test_every_kind_of_work_by_every_path(stage: Stage, path: str) -> None:
         ("look", Outcome.COMMITTED, None),
         ("stream", Outcome.COMMITTED, None),
         ("add", Outcome.ROLLED_BACK, "UndoneError"),
+        *[("add", Outcome.COMMITTED, None)] * 4,
         ("unfenced", *refused),
         ("leaked", *refused),
     ]
     assert {one.path for one in history.transactions} == {path}
-    # Three adds, 25 elements of which 5 were deleted, two transfers over two accounts.
-    assert len(history.writes) == 3 + 25 + 5 + 4
+    # Three adds, 25 elements of which 5 were deleted, two transfers over two accounts, and two adds
+    # in each of two sessions.
+    assert len(history.writes) == 3 + 25 + 5 + 4 + 4
+    assert history.final.rows["register:2/0"] == history.final.rows["register:2/1"] == 2
     assert history.final.rows["set:1"] == 25
     assert sorted(history.final.elements["set:1"]) == list(range(6, 26))
     assert history.final.rows["account:1"] == history.final.rows["account:2"] == 2
-    assert len(history.admissions) == 8  # of five units, one of them on two, and the last two
+    assert len(history.admissions) == 9  # of all units but one, and one is on two resources
     assert [one.isolation for one in history.transactions[27:30]] == [
         "REPEATABLE READ", "SERIALIZABLE", "SERIALIZABLE",
     ]  # fmt: skip

@@ -7,7 +7,14 @@ from dataclasses import dataclass, replace
 from random import Random  # noqa: TC003 - a dataclass's annotation
 from typing import TYPE_CHECKING, TypeAlias
 
-from fencing.torture.faults import administration, clocks, database, network, processes
+from fencing.torture.faults import (
+    administration,
+    clocks,
+    database,
+    network,
+    processes,
+    standby,
+)
 from fencing.torture.faults.missing import MissedError
 from fencing.torture.history import Harm
 from fencing.torture.stage import Stage  # noqa: TC001 - as above
@@ -37,6 +44,7 @@ class FaultKind:
         loses_acknowledged: Whether the database may forget by it what it has acknowledged.
         harms: What may go wrong by it; of what is done to a lock service, that may in any case.
         group: Of the faults of a group, other than ``""``, one strikes at a time.
+        by_default: Whether it comes where no faults are named.
     """
 
     name: str
@@ -46,6 +54,7 @@ class FaultKind:
     loses_acknowledged: bool = False
     harms: frozenset[Harm] = frozenset()
     group: str = ""
+    by_default: bool = True
 
 
 _WORKER = frozenset({Harm.WORKER})
@@ -70,6 +79,11 @@ _OF_GUARDS = (
     FaultKind("fences pruned", administration.prune, 2.0, group=DATABASE),
     FaultKind("fence raised", administration.raise_a_fence, 1.0, group=DATABASE),
 )
+# What it excuses is all that is checked of acknowledged writes; so a run must ask for it.
+_PROMOTED = FaultKind(
+    "standby promoted", standby.promote, harms=_AWAY, group=DATABASE, breaks_order=True,
+    loses_acknowledged=True, by_default=False,
+)  # fmt: skip
 _SUSPENDED = FaultKind("database stopped", database.suspend, 0.5, harms=_AWAY, group=DATABASE)
 # It makes guards anew, so that one that was broken on purpose would be whole again.
 _MIGRATED = FaultKind(
@@ -109,6 +123,8 @@ def kinds(stage: Stage) -> Mapping[str, FaultKind]:
         found += _OF_NETWORK
     if stage.ways.clocks:
         found.append(_CLOCK_JUMPED)
+    if not stage.is_shared:
+        found.append(_PROMOTED)
     if database.can_suspend():
         found.append(_SUSPENDED)
     if stage.settings.guarded:
@@ -119,7 +135,7 @@ def kinds(stage: Stage) -> Mapping[str, FaultKind]:
 
 
 def available(stage: Stage, names: tuple[str, ...] | None) -> list[FaultKind]:
-    """Those of the kinds that are wanted; ``None``: all.
+    """Those of the kinds that are wanted; ``None``: all that come by default.
 
     Raises:
         ValueError: There is no such kind.
@@ -130,4 +146,8 @@ def available(stage: Stage, names: tuple[str, ...] | None) -> list[FaultKind]:
             raise ValueError(
                 f"no fault {name!r} with {stage.locks.name}; there are: {', '.join(sorted(known))}"
             )
-    return [kind for name, kind in known.items() if names is None or name in names]
+    return [
+        kind
+        for name, kind in known.items()
+        if (kind.by_default if names is None else name in names)
+    ]

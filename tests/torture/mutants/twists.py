@@ -24,7 +24,8 @@ from fencing.locks.redis.performing import Performer
 from fencing.postgres import databases
 from fencing.postgres.inquiring import NewConnections
 from fencing.schema.names import OUTCOME_OF
-from fencing.torture import paths, units, worker
+from fencing.torture import units, worker
+from fencing.torture.paths import blocking
 from fencing.torture.points import COMMITTING, GRANTED, Points
 from fencing.torture.rows import SqlRows
 from fencing.torture.settings import Plan
@@ -149,11 +150,11 @@ def stops_at_evictions() -> None:
 
 def loses_its_connection_at_commit() -> None:
     """The network fails while COMMIT's answer is waited for; a point after the first question."""
-    connected = paths.PsycopgPath._connected
+    connected = blocking.PsycopgPath._connected
     reach, ask = _Noted.reach, NewConnections.ask
     connections: list[Any] = []
 
-    def connected_and_noted(self: paths.PsycopgPath) -> Any:
+    def connected_and_noted(self: blocking.PsycopgPath) -> Any:
         connections.append(connected(self))
         return connections[-1]
 
@@ -168,7 +169,7 @@ def loses_its_connection_at_commit() -> None:
             _at[-1].reach(INQUIRING)
         return ask(self, statement, values)
 
-    paths.PsycopgPath._connected = connected_and_noted
+    blocking.PsycopgPath._connected = connected_and_noted
     _Noted.reach = reach_and_fail
     NewConnections.ask = reach_and_ask
 
@@ -199,7 +200,7 @@ def of_one_name() -> None:
 
 def reads_before_it_acquires() -> None:
     """A transaction is begun, and reads, before its lease is acquired and presented in it."""
-    acquire = paths.PsycopgPath._acquire
+    acquire = blocking.PsycopgPath._acquire
     read = "SELECT part, value FROM torture.register WHERE id = 1"
 
     class Remembering(SqlRows):
@@ -208,18 +209,18 @@ def reads_before_it_acquires() -> None:
 
     known: dict[int, int] = {}
 
-    def read_and_acquire(self: paths.PsycopgPath, step: Acquire) -> Any:
+    def read_and_acquire(self: blocking.PsycopgPath, step: Acquire) -> Any:
         known.update(self._connected().execute(read).fetchall())
         _at[-1].reach(HAS_READ)
         return acquire(self, step)
 
-    def transact(self: paths.PsycopgPath, _isolation: str, body: Any, leases: Any) -> None:
+    def transact(self: blocking.PsycopgPath, _isolation: str, body: Any, leases: Any) -> None:
         connection = self._connected()
         with connection, postgres.transaction(connection, *leases):
-            body(Remembering(paths._rows_of(connection)._execute))
+            body(Remembering(blocking._rows_of(connection)._execute))
 
-    paths.PsycopgPath._acquire = read_and_acquire
-    paths.PsycopgPath._transact = transact
+    blocking.PsycopgPath._acquire = read_and_acquire
+    blocking.PsycopgPath._transact = transact
 
 
 # What is wrong with mutants.
