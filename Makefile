@@ -1,6 +1,7 @@
 # make demo    an expired lock holder, with and without fencing, on real servers
 # make test    the tests
 # make torture everything that can go wrong, on real servers, and whether it does harm
+# make mutants mistakes made on purpose, and which check catches each
 # make check   linters, types, import contracts and tests
 # make bench   locks beside other locks for Redis, on one server in one run
 #
@@ -26,7 +27,7 @@ ON_POSTGRES_15 := schema attacks hooks guard coverage postgres poolers verify re
 
 .PHONY: help
 help:
-	@sed -n 's/^# //p' Makefile | head -5
+	@sed -n 's/^# //p' Makefile | head -6
 
 demo: $(VENV)/.demo
 	$(BIN)/fencing demo
