@@ -7,15 +7,8 @@ from typing import TYPE_CHECKING
 
 from fencing.embedded.etcd import EtcdProcess
 from fencing.locks.etcd.acquiring import WAIT_SECONDS
-from fencing.torture.faults.kinds import MissedError
-from fencing.torture.services.base import (
-    LockServers,
-    away,
-    kill,
-    lock_fault,
-    some_leases,
-    stop,
-)
+from fencing.torture.services.base import away, lock_fault, some_leases
+from fencing.torture.services.single import SingleServer
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -29,27 +22,17 @@ __all__ = ["EtcdServers"]
 _COPY = "copy"
 
 
-class EtcdServers(LockServers):
+class EtcdServers(SingleServer):
     """One etcd that keeps what it has acknowledged."""
 
     name = "etcd"
     # So long is the place of a waiter kept that has died or stands still, and looked at late.
     lingers = WAIT_SECONDS + 1.0
 
+    server: EtcdProcess
+
     def __init__(self) -> None:
         self.server = EtcdProcess()
-
-    def start(self, stage: Stage) -> None:  # noqa: ARG002 - as its base has it
-        """Start it."""
-        self.server.start()
-
-    def url(self, worker: str) -> str:  # noqa: ARG002 - the same for all
-        """Its address."""
-        return self.server.url
-
-    def close(self) -> None:
-        """End it."""
-        self.server.close()
 
     def faults(self) -> Sequence[FaultKind]:
         """What can be done to it."""
@@ -59,13 +42,6 @@ class EtcdServers(LockServers):
             lock_fault("etcd restored", self._restore, weight=0.5, breaks_order=True),
             lock_fault("etcd emptied", self._forget, weight=0.5, breaks_order=True),
         )
-
-    def _kill(self, stage: Stage, chance: Random) -> Generator[float, None, None]:
-        """SIGKILL; what it has acknowledged is with the system, and there again."""
-        yield from kill(self.server, some_leases(stage, chance))
-
-    def _stop(self, stage: Stage, chance: Random) -> Generator[float, None, None]:
-        yield from stop(self.server, some_leases(stage, chance))
 
     def _restore(self, stage: Stage, chance: Random) -> Generator[float, None, None]:
         """A copy from some time before is put in its place: its revisions are given out again."""
@@ -87,8 +63,3 @@ class EtcdServers(LockServers):
         self._end()
         self.server.forget()
         yield from away(self.server, some_leases(stage, chance))
-
-    def _end(self) -> None:
-        if self.server.pid is None:
-            raise MissedError
-        self.server.kill()

@@ -8,14 +8,8 @@ from typing import TYPE_CHECKING
 from fencing.embedded.zookeeper import ZooKeeperProcess
 from fencing.locks.zookeeper.service import SESSION_SECONDS
 from fencing.torture.faults.kinds import MissedError
-from fencing.torture.services.base import (
-    LockServers,
-    away,
-    kill,
-    lock_fault,
-    some_leases,
-    stop,
-)
+from fencing.torture.services.base import away, lock_fault, some_leases
+from fencing.torture.services.single import SingleServer
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -34,27 +28,17 @@ _SECONDS = 2.0
 """How long a session may take to be taken over, in seconds."""
 
 
-class ZooKeeperServers(LockServers):
+class ZooKeeperServers(SingleServer):
     """One ZooKeeper that keeps what it has acknowledged."""
 
     name = "zookeeper"
     # So long lives the session of a waiter that has died or stands still.
     lingers = SESSION_SECONDS
 
+    server: ZooKeeperProcess
+
     def __init__(self) -> None:
         self.server = ZooKeeperProcess(settings=_SETTINGS)
-
-    def start(self, stage: Stage) -> None:  # noqa: ARG002 - as its base has it
-        """Start it."""
-        self.server.start()
-
-    def url(self, worker: str) -> str:  # noqa: ARG002 - the same for all
-        """Its address."""
-        return self.server.url
-
-    def close(self) -> None:
-        """End it."""
-        self.server.close()
 
     def faults(self) -> Sequence[FaultKind]:
         """What can be done to it."""
@@ -64,13 +48,6 @@ class ZooKeeperServers(LockServers):
             lock_fault("session ended", self._end_session, weight=2.0),
             lock_fault("ZooKeeper emptied", self._forget, weight=0.5, breaks_order=True),
         )
-
-    def _kill(self, stage: Stage, chance: Random) -> Generator[float, None, None]:
-        """SIGKILL; what it has acknowledged is with the system, and there again."""
-        yield from kill(self.server, some_leases(stage, chance))
-
-    def _stop(self, stage: Stage, chance: Random) -> Generator[float, None, None]:
-        yield from stop(self.server, some_leases(stage, chance))
 
     def _end_session(self, _stage: Stage, chance: Random) -> Generator[float, None, None]:
         """A worker's session ends, as when it was not heard of for too long."""
@@ -82,9 +59,7 @@ class ZooKeeperServers(LockServers):
 
     def _forget(self, stage: Stage, chance: Random) -> Generator[float, None, None]:
         """It comes back without anything, and counts its transactions from 1."""
-        if self.server.pid is None:
-            raise MissedError
-        self.server.kill()
+        self._end()
         self.server.forget()
         yield from away(self.server, some_leases(stage, chance))
 
