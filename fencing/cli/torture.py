@@ -52,6 +52,13 @@ FOUND, COULD_NOT_RUN = 1, 2
     metavar="NAME",
     help="A kind of fault; may be repeated; 'none': none. Default: all that there are.",
 )
+@click.option(
+    "--path",
+    "paths",
+    multiple=True,
+    metavar="NAME",
+    help="A way to the database; may be repeated. Default: all, in turn.",
+)
 @click.option("--workers", type=int, default=5, show_default=True, help="How many processes work.")
 @click.option(
     "--ttl",
@@ -79,6 +86,7 @@ def torture(
     seed: int | None,
     services: tuple[str, ...],
     faults: tuple[str, ...],
+    paths: tuple[str, ...],
     workers: int,
     ttl: float,
     without_guard: bool,
@@ -109,7 +117,7 @@ def torture(
         wanted = [
             _settings(
                 seconds=seconds / len(names), seed=seed, lock_service=name, workers=workers,
-                ttl=ttl, faults=faults, guarded=not without_guard,
+                ttl=ttl, faults=faults, paths=paths, guarded=not without_guard,
             )
             for name in names
         ]  # fmt: skip
@@ -139,11 +147,12 @@ def torture(
     sys.exit(DIED_OF_SIGNAL + signal.SIGINT if reports[-1].interrupted else 0)
 
 
-def _settings(*, faults: tuple[str, ...], **facts: Any) -> Settings:  # noqa: ANN401 - the options'
+def _settings(*, faults: tuple[str, ...], paths: tuple[str, ...], **facts: Any) -> Settings:  # noqa: ANN401 - the options'
+    from fencing.torture.paths import PATHS
     from fencing.torture.settings import Settings
 
     chosen = None if not faults else tuple(name for name in faults if name != "none")
-    return Settings(faults=chosen, **facts)
+    return Settings(faults=chosen, paths=paths or PATHS, **facts)
 
 
 def _run(settings: Settings, keep: Path | None, *, quiet: bool) -> Report:

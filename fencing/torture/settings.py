@@ -8,6 +8,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Self
 
+from fencing.torture.paths import PATHS
+
 __all__ = ["ISOLATION_LEVELS", "Order", "Plan", "Settings"]
 
 ISOLATION_LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
@@ -31,6 +33,7 @@ class Settings:
         ttl: Length of a lease, in seconds, from 0.05 to 60.
         faults: Which kinds of faults come; all that the lock service and the machine can do by
             default (``None``), none if empty.
+        paths: Which ways to the database workers take, in turn; see :mod:`fencing.torture.paths`.
         guarded: Whether tables are guarded and guards used, or lock services alone.
 
     Raises:
@@ -46,6 +49,7 @@ class Settings:
     accounts: int = 3
     ttl: float = 0.5
     faults: tuple[str, ...] | None = None
+    paths: tuple[str, ...] = PATHS
     guarded: bool = True
 
     def __post_init__(self) -> None:
@@ -56,6 +60,11 @@ class Settings:
             value = getattr(self, name)
             if not (math.isfinite(value) and least <= value <= most):
                 raise ValueError(f"{name} must be from {least:g} to {most:g}, not {value:g}")
+        for path in self.paths:
+            if path not in PATHS:
+                raise ValueError(f"no path {path!r}; there are: {', '.join(PATHS)}")
+        if not self.paths:
+            raise ValueError(f"no paths at all; there are: {', '.join(PATHS)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +126,7 @@ class Plan:
         """The plan that ``text`` was made of."""
         facts = json.loads(text)
         settings = facts.pop("settings")
+        settings["paths"] = tuple(settings["paths"])
         if settings["faults"] is not None:
             settings["faults"] = tuple(settings["faults"])
         orders = tuple(Order(**order) for order in facts.pop("orders"))

@@ -15,7 +15,6 @@ from sqlalchemy.exc import OperationalError
 
 from fencing.embedded import EmbeddedServerError, PostgresProcess
 from fencing.torture.installing import create_tables
-from fencing.torture.paths import PATHS
 from fencing.torture.processes import WorkerProcess
 from fencing.torture.settings import Plan
 from fencing.torture.tables import ROLE
@@ -137,10 +136,11 @@ class Stage:
         self._incarnations[number] = incarnation
         name = f"w{number}.{incarnation}"
         chance = Random(f"worker {self.settings.seed} {name}")  # noqa: S311 - to be repeated
+        paths = self.settings.paths
         facts: dict[str, object] = {
             "worker": name,
             "seed": chance.getrandbits(63),
-            "path": PATHS[(self.settings.seed + number + incarnation) % len(PATHS)],
+            "path": paths[(self.settings.seed + number + incarnation) % len(paths)],
             "database_url": self.ways.database_url(number),
             "locks_url": self.ways.locks_url(number, self.locks.url(name)),
             "pooled": self.ways.is_pooled(number),

@@ -34,6 +34,7 @@ def invoke(*arguments: str) -> Result:
         (["--ttl", "0"], "ttl must be from"),
         (["--seed", "-1"], "--seed"),
         (["--service", "memcached"], "no lock service 'memcached'; there are: "),
+        (["--path", "sea"], "no path 'sea'; there are: core, "),
         (["--fault", "earthquake"], "no fault 'earthquake' with redis; there are: "),
     ],
 )

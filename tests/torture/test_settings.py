@@ -30,6 +30,11 @@ def test_a_setting_out_of_its_range_is_refused(field: str, value: Any, said: str
         Settings(**{field: value})
 
 
+def test_a_run_takes_some_path() -> None:
+    with pytest.raises(ValueError, match="no paths at all; there are: core,"):
+        Settings(paths=())
+
+
 @pytest.mark.parametrize("faults", [None, (), ("worker stopped",)])
 def test_a_plan_reaches_the_process_as_it_was_made(faults: tuple[str, ...] | None) -> None:
     plan = Plan(
