@@ -177,6 +177,20 @@ def test_an_entry_that_has_waited_is_like_any_other(session, connect, admin, own
     assert held == (2,)
 
 
+def test_a_wait_for_the_table_is_taken_off_the_trust_as_well(session, connect, admin):
+    """As for an upgrade, or VACUUM FULL: no admission is in progress, and yet it takes time."""
+    owner = connect()
+    owner.execute("LOCK TABLE fencing.fence IN ACCESS EXCLUSIVE MODE")
+    thread = threading.Thread(target=enter, args=(session,), kwargs={"limit_ms": 20_000})
+    thread.start()
+    wait_until_blocked(admin, session.info.backend_pid)
+    time.sleep(0.2)  # of its trust
+    owner.rollback()
+    thread.join()
+    limit = "transaction_timeout" if session.info.server_version >= 170000 else "statement_timeout"
+    assert 0 < _milliseconds(session, limit) <= 19_800
+
+
 @pytest.mark.parametrize("own", ["0", "30s"])
 def test_the_wait_ends_with_the_trust(session, connect, own):
     admit(connect(), 2, BOB)

@@ -96,7 +96,8 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $fencing$ SELECT pg_catalog.strpos(pg_catalog.version(), 'linux') > 0 $fencing$
 --;
 -- What limit_transaction() comes to over a Unix socket, from version 17 on, where nobody has set a
--- limit and nothing was waited for. -> NULL where it is otherwise, and nothing was set
+-- limit and nothing was waited for, not even the fence's table. -> NULL where it is otherwise, and
+-- nothing was set
 CREATE OR REPLACE FUNCTION fencing.limit_unlimited(p_limit_ms integer) RETURNS text
 LANGUAGE sql VOLATILE
 AS $fencing$
@@ -105,6 +106,8 @@ AS $fencing$
             AND pg_catalog.current_setting('client_connection_check_interval') = '0'
             AND pg_catalog.inet_client_addr() IS NULL AND fencing.is_linux()
             AND (p_limit_ms > 0) IS NOT FALSE
+            AND pg_catalog.clock_timestamp() - pg_catalog.statement_timestamp()
+                < pg_catalog.make_interval(secs => 0.01)
         THEN pg_catalog.concat(
             pg_catalog.set_config(
                 'transaction_timeout', CAST(coalesce(p_limit_ms, 0) AS text), true),
