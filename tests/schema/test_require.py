@@ -170,6 +170,38 @@ def test_more_than_one_resource_is_looked_at_one_by_one(session, accounts):
     assert _calls_of_require(session) == 1
 
 
+@pytest.mark.parametrize(
+    "how",
+    [
+        "INSERT INTO many SELECT n + 3000 FROM generate_series(1, 3000) AS n",
+        "UPDATE many SET id = id",
+        "DELETE FROM many",
+    ],
+)
+def test_many_fences_are_locked_in_the_order_of_their_names(session, accounts, connect, how):
+    """Not in that of their hashes: a maintenance would wait for us, and we for it."""
+    accounts.execute("CREATE TABLE many AS SELECT n AS id FROM generate_series(1, 3000) AS n")
+    run(accounts, ddl.fence_table("many", "many:{id}"))
+    accounts.execute(
+        "INSERT INTO fencing.fence (resource, token, holder, owner) "
+        "SELECT concat('many:', n), 1, %s, 'test' FROM generate_series(1, 6000) AS n",
+        (ALICE,),
+    )
+    enter(session, *((f"many:{n}", 1, ALICE) for n in range(1, 6001)))
+    owner = connect()
+    middle = "many:4500" if how.startswith("INSERT") else "many:1500"
+    owner.execute("UPDATE fencing.fence SET token = 2 WHERE resource = %s", (middle,))
+    thread = threading.Thread(target=session.execute, args=(how,))
+    thread.start()
+    wait_until_blocked(accounts, session.info.backend_pid)
+    free = accounts.execute(
+        "SELECT resource FROM fencing.fence WHERE resource > %s FOR UPDATE SKIP LOCKED", (middle,)
+    ).fetchall()
+    owner.rollback()
+    thread.join()
+    assert len(free) == sum(f"many:{n}" > middle for n in range(1, 6001))
+
+
 def _calls_of_require(connection: psycopg.Connection) -> int:
     """So many there were in this transaction."""
     row = connection.execute(

@@ -81,7 +81,7 @@ BEGIN
         FOR SHARE;
     INSERT INTO fencing.fence AS f (resource, token, holder, owner)
         SELECT r.resource, fencing.floor_of(r.resource) + 1, v_holder, session_user
-        FROM unnest(p_resources) AS r(resource) ORDER BY 1
+        FROM unnest(p_resources) AS r(resource) ORDER BY r.resource COLLATE "C" -- as guards do
         ON CONFLICT (resource) DO UPDATE
         SET token = f.token + 1, holder = excluded.holder, owner = excluded.owner,
             admitted_at = clock_timestamp()

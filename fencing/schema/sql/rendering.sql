@@ -76,8 +76,10 @@ BEGIN
             ', v_return, '
         END IF;');
             END IF;
+            -- They are locked in this order, as a maintenance does it: such a statement and one of a
+            -- maintenance cannot wait for each other.
             v_body := concat(v_body, '
-        SELECT array_agg(u.resource) INTO v_resources FROM (', (
+        SELECT array_agg(u.resource ORDER BY u.resource) INTO v_resources FROM (', (
                 SELECT string_agg(
                     concat('
             SELECT ', CASE WHEN v_op <> 'UPDATE' THEN 'DISTINCT ' END, v_row.expression,
