@@ -11,9 +11,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Arguments for pytest: make test PYTEST_ARGS="-x tests/locks". Each worker has servers of its own; more
-# of them than processors, since tests wait most of their time.
-PYTEST_ARGS ?= -n 4
+# Arguments for pytest: make test PYTEST_ARGS="-x tests/locks". Each worker has servers of its own.
+PYTEST_ARGS ?= -n auto --maxprocesses 4
 # Arguments for the torture: make torture TORTURE_ARGS="--seconds 600 --service all"
 TORTURE_ARGS ?= --seconds 120
 # Arguments for the benchmark: make bench BENCH_ARGS="--redis redis://localhost"

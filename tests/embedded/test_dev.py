@@ -40,7 +40,7 @@ def fencing(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-COMMANDS = ["demo", "dev", "install", "locks", "prune", "raise", "sql", "verify"]
+COMMANDS = ["demo", "dev", "install", "locks", "prune", "raise", "sql", "torture", "verify"]
 
 
 class TestTheGroup:
