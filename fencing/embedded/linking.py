@@ -222,7 +222,7 @@ class Link:
     def _lost(self, to_it: Way, from_it: Way) -> None:
         """One side has ended: what it has said still arrives, and then its end."""
         to_it.forget()
-        if self.client.ended and (self.server.ended or self.server.transport is None):
+        if self.client.ended and self.server.ended:
             self._listener.closed(self)
         elif not self.silent:
             from_it.send(None)
