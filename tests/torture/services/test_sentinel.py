@@ -18,8 +18,10 @@ def watched():
 @pytest.mark.parametrize("name", ["primary killed", "primary stopped", "failover"])
 def test_a_replica_becomes_the_primary(watched, name):
     before = watched.servers.watched.primary
-    watched.perform(name)
-    assert watched.servers.watched.primary is not before
+    # The Sentinels may fail to agree, and then the fault gives up: it is for the time-out to say
+    # that they never do.
+    while watched.servers.watched.primary is before:
+        watched.perform(name)
 
 
 def test_the_primary_is_back_without_its_keys(watched):
