@@ -113,13 +113,11 @@ class PostgresStandby(PostgresProcess):
         ])
         # fmt: on
 
-    def _ask(self, query: LiteralString | sql.Composed, *values: str) -> Any:  # noqa: ANN401
+    def _ask(self, query: LiteralString | sql.Composed, *values: str) -> Any:  # noqa: ANN401 - whatever it has
         return ask(self, query, *values)
 
 
-def ask(  # whatever is asked for
-    server: PostgresProcess, query: LiteralString | sql.Composed, *values: str
-) -> Any:  # noqa: ANN401 - as above
+def ask(server: PostgresProcess, query: LiteralString | sql.Composed, *values: str) -> Any:  # noqa: ANN401 - as above
     """Ask a server for one value."""
     address = server.url.replace("+psycopg", "")
     with psycopg.connect(address, autocommit=True) as connection:
