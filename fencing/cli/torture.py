@@ -53,11 +53,17 @@ FOUND, COULD_NOT_RUN = 1, 2
     help="A kind of fault; may be repeated; 'none': none. Default: all that there are.",
 )
 @click.option(
+    "--between-faults",
+    type=float,
+    metavar="SECONDS",
+    help="From one fault to the next, on average.  [default: the ttl]",
+)
+@click.option(
     "--path",
     "paths",
     multiple=True,
     metavar="NAME",
-    help="A way to the database; may be repeated. Default: all, in turn.",
+    help="A way to the database; may be repeated. Default: all whose drivers are there, in turn.",
 )
 @click.option("--workers", type=int, default=5, show_default=True, help="How many processes work.")
 @click.option(
@@ -86,6 +92,7 @@ def torture(
     seed: int | None,
     services: tuple[str, ...],
     faults: tuple[str, ...],
+    between_faults: float | None,
     paths: tuple[str, ...],
     workers: int,
     ttl: float,
@@ -109,20 +116,11 @@ def torture(
             "the torture stops processes with SIGSTOP, which Windows does not have; run it on "
             "Linux, on macOS or under WSL"
         )
-    from fencing.torture.services import SERVICES
-
-    names = tuple(SERVICES) if "all" in services else services or ("redis",)
     seed = secrets.randbits(32) if seed is None else seed
-    try:
-        wanted = [
-            _settings(
-                seconds=seconds / len(names), seed=seed, lock_service=name, workers=workers,
-                ttl=ttl, faults=faults, paths=paths, guarded=not without_guard,
-            )
-            for name in names
-        ]  # fmt: skip
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
+    wanted = _wanted(
+        services, seconds=seconds, seed=seed, workers=workers, ttl=ttl,
+        between_faults=between_faults, faults=faults, paths=paths, guarded=not without_guard,
+    )  # fmt: skip
     reports: list[Report] = []
     for settings in wanted:
         reports.append(_run(settings, keep, quiet=as_json))
@@ -147,12 +145,32 @@ def torture(
     sys.exit(DIED_OF_SIGNAL + signal.SIGINT if reports[-1].interrupted else 0)
 
 
+def _wanted(services: tuple[str, ...], *, seconds: float, **facts: Any) -> list[Settings]:  # noqa: ANN401 - the options'
+    """A run for each lock service; ends the program if one cannot be made."""
+    from fencing.torture.installed import check_installed
+    from fencing.torture.services import SERVICES
+
+    names = tuple(SERVICES) if "all" in services else services or ("redis",)
+    try:
+        wanted = [
+            _settings(seconds=seconds / len(names), lock_service=name, **facts) for name in names
+        ]
+        for settings in wanted:
+            check_installed(settings)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    except ModuleNotFoundError as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(COULD_NOT_RUN)
+    return wanted
+
+
 def _settings(*, faults: tuple[str, ...], paths: tuple[str, ...], **facts: Any) -> Settings:  # noqa: ANN401 - the options'
-    from fencing.torture.paths import PATHS
+    from fencing.torture.installed import installed_paths
     from fencing.torture.settings import Settings
 
     chosen = None if not faults else tuple(name for name in faults if name != "none")
-    return Settings(faults=chosen, paths=paths or PATHS, **facts)
+    return Settings(faults=chosen, paths=paths or installed_paths(), **facts)
 
 
 def _run(settings: Settings, keep: Path | None, *, quiet: bool) -> Report:

@@ -28,8 +28,6 @@ __all__ = ["RunError", "run"]
 
 _TICK = 0.01
 """How often workers are looked at, in seconds."""
-_BETWEEN_FAULTS = 1.0
-"""Between two faults, in leases, on average."""
 _BEGINNING = 120.0
 """How long the workers' beginnings may take, in seconds: a loaded machine imports slowly."""
 _DIED = "worker died"
@@ -187,7 +185,7 @@ class _Conductor:
         self._striking.clear()
 
     def _pause(self) -> float:
-        return self._settings.ttl * self._chance.expovariate(1 / _BETWEEN_FAULTS)
+        return self._settings.ttl * self._settings.calm * self._chance.expovariate(1.0)
 
     def _dismiss(self) -> None:
         for worker in self._stage.workers:

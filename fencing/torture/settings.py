@@ -31,6 +31,8 @@ class Settings:
         sets: How many sets.
         accounts: How many accounts, at least 2.
         ttl: Length of a lease, in seconds, from 0.05 to 60.
+        between_faults: Seconds from one fault to the next, on average, from 0.05 to 3600; a lease
+            by default (``None``). The longer, the less often workers stop and die by themselves.
         faults: Which kinds of faults come; all that the lock service and the machine can do by
             default (``None``), none if empty.
         paths: Which ways to the database workers take, in turn; see :mod:`fencing.torture.paths`.
@@ -48,6 +50,7 @@ class Settings:
     sets: int = 1
     accounts: int = 3
     ttl: float = 0.5
+    between_faults: float | None = None
     faults: tuple[str, ...] | None = None
     paths: tuple[str, ...] = PATHS
     guarded: bool = True
@@ -56,15 +59,21 @@ class Settings:
         for name, least, most in (
             ("seconds", 1.0, MAX_SECONDS), ("workers", 1, MAX_WORKERS), ("registers", 1, 1000),
             ("sets", 1, 1000), ("accounts", 2, 1000), ("ttl", 0.05, 60.0), ("seed", 0, 2**63 - 1),
+            ("between_faults", 0.05, 3600.0),
         ):  # fmt: skip
             value = getattr(self, name)
-            if not (math.isfinite(value) and least <= value <= most):
+            if value is not None and not (math.isfinite(value) and least <= value <= most):
                 raise ValueError(f"{name} must be from {least:g} to {most:g}, not {value:g}")
         for path in self.paths:
             if path not in PATHS:
                 raise ValueError(f"no path {path!r}; there are: {', '.join(PATHS)}")
         if not self.paths:
             raise ValueError(f"no paths at all; there are: {', '.join(PATHS)}")
+
+    @property
+    def calm(self) -> float:
+        """How much longer than a lease it is from one fault to the next."""
+        return 1.0 if self.between_faults is None else self.between_faults / self.ttl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ POSTGRES_SETTINGS: Mapping[str, str] = {
 }
 
 _STOPS, _DEATHS = 0.004, 0.0005
-"""How likely a worker stops, or dies, at each point it comes to."""
+"""How likely a worker stops, or dies, at each point it comes to, with a fault in each lease."""
 
 
 _EVICTS = {2: 0.4, 4: 1.0}
@@ -147,8 +147,8 @@ class Stage:
             "evict_after": self._evict_after(number),
             "record": str(self.records / f"{name}.jsonl"),
             "settings": self.settings,
-            "stops": _STOPS if stops else 0.0,
-            "deaths": _DEATHS if deaths else 0.0,
+            "stops": _STOPS / self.settings.calm if stops else 0.0,
+            "deaths": _DEATHS / self.settings.calm if deaths else 0.0,
             **changes,
         }
         plan = Plan(**facts)  # type: ignore[arg-type]  # checked there

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from packaging.version import Version
 from sqlalchemy import create_engine, make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -165,7 +167,8 @@ async def test_a_missing_role_or_database_is_not_out_of_reach(
 async def test_of_several_hosts_each_is_told(kind: str) -> None:
     said = await error_of("postgresql://127.0.0.1:1,127.0.0.1:2/bank", kind)
     assert "cannot be reached" in said
-    assert "port 1" in said or "port: '1'" in said
+    if Version(version("psycopg")) >= Version("3.2.8"):  # older ones tell of the last alone
+        assert "port 1" in said or "port: '1'" in said
     assert "port 2" in said or "port: '2'" in said
 
 

@@ -30,6 +30,7 @@ def invoke(*arguments: str) -> Result:
         (["--seconds", "nan"], "seconds must be from"),
         (["--seconds", "1.5", "--service", "redis", "--service", "postgres"], "seconds must be"),
         (["--seconds", "soon"], "--seconds"),
+        (["--between-faults", "0"], "between_faults must be from 0.05 to 3600, not 0"),
         (["--workers", "0"], "workers must be from"),
         (["--ttl", "0"], "ttl must be from"),
         (["--seed", "-1"], "--seed"),

@@ -104,7 +104,7 @@ def wrongly_refused(history: History) -> Iterator[tuple[Transaction, str]]:
         if transaction.outcome is Outcome.REFUSED and transaction.kind not in REFUSABLE:
             wrong = _wrongly_refused(transaction, run)
         elif transaction.outcome in (Outcome.FAILED, Outcome.UNKNOWN) and run.without_faults:
-            wrong = f"it is {transaction.outcome}, in a run without faults"
+            wrong = _wrongly_ended(transaction, run)
         if wrong is not None:
             yield transaction, wrong
 
@@ -125,6 +125,19 @@ def _wrongly_refused(transaction: Transaction, run: _Run) -> str | None:
     if not reasons:
         return "it was refused while its leases were trusted and nobody had overtaken it"
     return _wrong_mark(transaction, run) if transaction.error == "StaleFenceError" else None
+
+
+def _wrongly_ended(transaction: Transaction, run: _Run) -> str | None:
+    """What is wrong with a session that ended, in a run without faults: only a limit may end it.
+
+    Whoever reads past our hooks, or through a pooler, is told so in the words of a driver.
+    """
+    acquisition = run.acquisitions.get(transaction.acquisition or "")
+    if acquisition is not None and transaction.ended_at is not None:
+        reasons = _reasons(transaction, acquisition, run, transaction.ended_at)
+        if _Reason.TRUST_OVER in reasons:
+            return None
+    return f"it is {transaction.outcome} while its leases were trusted, in a run without faults"
 
 
 def _reasons(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import text
 
 from fencing.torture.faults.beside import beside
+from fencing.torture.faults.missing import MissedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,9 +38,14 @@ _END = text("SELECT pg_terminate_backend(:pid)")
 def kill_a_backend(stage: Stage, chance: Random) -> Steps:
     """SIGKILL of a worker's server process: PostgreSQL ends all others, and recovers."""
     pids = yield from beside(lambda: _pids(stage))
-    if pids:
-        os.kill(chance.choice(pids), signal.SIGKILL)
-        yield from beside(stage.await_database)
+    chance.shuffle(pids)
+    for pid in pids:
+        with suppress(ProcessLookupError):  # its worker may have gone since, and it with him
+            os.kill(pid, signal.SIGKILL)
+            break
+    else:
+        raise MissedError
+    yield from beside(stage.await_database)
 
 
 def end_sessions(stage: Stage, chance: Random) -> Steps:

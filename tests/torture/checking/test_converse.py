@@ -139,8 +139,18 @@ def test_nothing_fails_without_faults(outcome):
     world = two_leases()
     world.add("w2.1:1", REGISTER, outcome=outcome)
     (violation,) = find(WITNESS, world.history())
-    assert violation.message == f"it is {outcome}, in a run without faults"
+    assert violation.message == (
+        f"it is {outcome} while its leases were trusted, in a run without faults"
+    )
     world.fault("proxy", "database", Harm.DATABASE)
+    assert find(WITNESS, world.history()) == []
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.UNKNOWN])
+def test_a_limit_may_end_a_session_without_faults(outcome):
+    world = two_leases()
+    world.tick(TTL)
+    world.add("w2.1:1", REGISTER, outcome=outcome)
     assert find(WITNESS, world.history()) == []
 
 

@@ -1,0 +1,57 @@
+"""What is not installed is left out, or said to be missing before anything is started."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from fencing.cli.main import main
+from fencing.torture import installed
+from fencing.torture.paths import PATHS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Lack = Callable[[str], None]
+
+
+@pytest.fixture
+def lack(monkeypatch: pytest.MonkeyPatch) -> Lack:
+    """Has a package look as if it were not installed."""
+
+    def lack(package: str) -> None:
+        def find_spec(name: str) -> object:
+            return None if name == package else importlib.util.find_spec(name)
+
+        monkeypatch.setattr(installed, "find_spec", find_spec)
+
+    return lack
+
+
+def test_all_paths_are_taken_whose_drivers_are_there(lack: Lack) -> None:
+    assert installed.installed_paths() == PATHS
+    lack("asyncpg")
+    assert installed.installed_paths() == tuple(path for path in PATHS if path != "asyncpg")
+
+
+@pytest.mark.parametrize(
+    ("package", "arguments", "said"),
+    [
+        (
+            "asyncpg",
+            ["--path", "asyncpg"],
+            "path 'asyncpg' needs asyncpg, which is not installed: pip install \"fencing[asyncpg]\"",
+        ),
+        ("httpx", ["--service", "etcd"], "lock service 'etcd' needs httpx, which is not installed"),
+        ("kazoo", ["--service", "redis", "--service", "zookeeper"], "needs kazoo, which is not"),
+    ],
+)
+def test_what_is_missing_is_said(package: str, arguments: list[str], said: str, lack: Lack) -> None:
+    lack(package)
+    result = CliRunner().invoke(main, ["torture", "--seconds", "5", *arguments])
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert result.stdout == ""
