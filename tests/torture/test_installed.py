@@ -43,7 +43,7 @@ def test_all_paths_are_taken_whose_drivers_are_there(lack: Lack) -> None:
         (
             "asyncpg",
             ["--path", "asyncpg"],
-            "path 'asyncpg' needs asyncpg, which is not installed: pip install \"fencing[asyncpg]\"",
+            'needs asyncpg, which is not installed: pip install "fencing[asyncpg]"',
         ),
         ("httpx", ["--service", "etcd"], "lock service 'etcd' needs httpx, which is not installed"),
         ("kazoo", ["--service", "redis", "--service", "zookeeper"], "needs kazoo, which is not"),
