@@ -126,6 +126,16 @@ def test_the_wait_is_bounded(admin, connect, wait_ms, at_most):
     assert max(0, wait_ms) / 1000 <= time.monotonic() - started < at_most
 
 
+@pytest.mark.parametrize("wait_ms", [0, 1])
+def test_who_may_not_wait_is_not_refused_at_once_for_a_table(admin, connect, wait_ms):
+    # As an autovacuum locks it for a moment.
+    connect().execute("LOCK TABLE fencing.fence IN ACCESS EXCLUSIVE MODE")
+    started = time.monotonic()
+    with pytest.raises(psycopg.errors.LockNotAvailable):
+        admit(admin, 1, wait_ms=wait_ms)
+    assert time.monotonic() - started >= 0.1
+
+
 def test_an_admission_waits_for_the_holders_transaction_to_end(admin, connect):
     admit(admin, 1)
     holder = connect()

@@ -45,8 +45,10 @@ BEGIN
                              upper(current_setting('transaction_isolation')));
     END IF;
 
-    -- Also for the first look: somebody may have locked the whole table. 0 would disable it.
-    PERFORM set_config('lock_timeout', CAST(greatest(p_wait_ms, 1) AS text), true);
+    -- Also for the first look: somebody may have locked the whole table. Whoever may not wait waits
+    -- a little all the same: an autovacuum that shortens a table, or a catalog, goes away when
+    -- somebody waits for it, but looks only every 20 ms.
+    PERFORM set_config('lock_timeout', CAST(greatest(p_wait_ms, 100) AS text), true);
 
     -- Without a lock first: an overtaken holder that queued for it would stall the living one.
     SELECT f.token, f.holder INTO v_mark, v_holder
@@ -61,6 +63,7 @@ BEGIN
     IF NOT pg_try_advisory_xact_lock(v_key) THEN
         IF p_wait_ms > 0 THEN
             BEGIN
+                PERFORM set_config('lock_timeout', CAST(p_wait_ms AS text), true);
                 PERFORM pg_advisory_xact_lock(v_key);
             EXCEPTION WHEN lock_not_available THEN
                 v_blocked := true;
