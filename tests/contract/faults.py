@@ -330,9 +330,8 @@ class FaultContract:
     async def test_trust_ends_in_time_whatever_is_heard(self, locks: Any, faults: Faults) -> None:
         lease = await locks.acquire("r", ttl=0.5)
         faults.hold_replies()
-        asked = now()
+        assert lease.trusted_until <= now() + 0.5
         assert await lease.wait_lost(SECONDS) is True
-        assert now() - asked < 10
         with pytest.raises(LeaseExpiredError):
             await lease.renew()
 

@@ -427,7 +427,7 @@ class LockServiceContract:
         with pytest.raises(LockNotAcquiredError) as caught:
             await waiter
         assert caught.value.resource == "b"
-        assert 0.9 < caught.value.waited < 30
+        assert caught.value.waited > 0.9
         assert not await locks.locked("a")
         await held.release()
 

