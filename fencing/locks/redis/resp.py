@@ -51,6 +51,10 @@ class Answers:
         Raises:
             InvalidResponse: This is no answer to a script.
         """
+        if self._at == len(self._data):
+            return MISSING
+        if (texts := self._texts_alone()) is not None:
+            return texts
         try:
             while True:
                 is_push = self._data.startswith(b">", self._at)  # asked for by nobody
@@ -61,6 +65,19 @@ class Answers:
             return MISSING
         except ValueError:  # where a number should be
             raise InvalidResponse(f"Protocol Error: {self._data[self._at :][:80]!r}") from None
+
+    def _texts_alone(self) -> list[bytes] | None:
+        """A list of texts, where that is all that has come: what a script answers nearly always."""
+        words = (self._data[self._at :] if self._at else self._data).split(b"\r\n")
+        size = len(words) // 2 - 1  # *size, $length and text each, and nothing behind the last
+        if len(words) % 2 or words[0] != b"*%d" % size or words[-1]:
+            return None
+        texts = words[2::2]
+        for head, text in zip(words[1:-1:2], texts, strict=True):
+            if head != b"$%d" % len(text):
+                return None
+        self._at = len(self._data)
+        return texts
 
     def _read(self, at: int) -> tuple[Any, int]:
         data = self._data

@@ -18,6 +18,7 @@ import hashlib
 import itertools
 import math
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,7 @@ class Script:
             requests all of whose keys are there, and a queue seldom is.
         text: The script.
         sha: What Redis names it by.
+        evalsha: The first two words of the command that runs it, as they are on the wire.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Script:
     keys: int = 4
     text: str = field(init=False, repr=False)
     sha: str = field(init=False, repr=False)
+    evalsha: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         texts = [
@@ -65,6 +68,7 @@ class Script:
         # SHA-1 is what EVALSHA names a script by; nothing rests on its strength.
         digest = hashlib.sha1(text.encode(), usedforsecurity=False)
         object.__setattr__(self, "sha", digest.hexdigest())
+        object.__setattr__(self, "evalsha", f"$7\r\nEVALSHA\r\n$40\r\n{self.sha}\r\n".encode())
 
 
 ACQUIRE = Script("acquire", uses=("acquire_free", "issue", "hand_over", "given_back"))
@@ -79,6 +83,7 @@ SCAN = Script("scan")
 _LOCK_ENDS = "}:lock"
 
 
+@lru_cache(maxsize=1024)  # locks are taken again and again
 def keys_of(namespace: str, resource: str) -> tuple[bytes, bytes, bytes, bytes]:
     """The lock, the counter, the queue and the marks of a resource, as the scripts take them.
 

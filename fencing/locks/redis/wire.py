@@ -38,16 +38,19 @@ _UNANSWERED = object()
 def packed(request: Request, *, by_text: bool = False) -> bytes:
     """The bytes of an EVALSHA, or of an EVAL, which also makes the script known to Redis."""
     script, keys, args = request
-    command = (b"EVAL", script.text.encode()) if by_text else (b"EVALSHA", script.sha.encode())
-    return packed_words(*command, b"%d" % len(keys), *keys, *args)
+    words = (b"%d" % len(keys), *keys, *args)
+    if by_text:
+        return packed_words(b"EVAL", script.text.encode(), *words)
+    return b"*%d\r\n%b%b" % (2 + len(words), script.evalsha, _wire_form(words))
 
 
 def packed_words(*words: bytes) -> bytes:
     """The bytes of a command."""
-    return b"*%d\r\n%b" % (
-        len(words),
-        b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words]),
-    )
+    return b"*%d\r\n%b" % (len(words), _wire_form(words))
+
+
+def _wire_form(words: Sequence[bytes]) -> bytes:
+    return b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
 
 
 def wait_words(replicas: int, seconds: float) -> tuple[bytes, bytes, bytes]:

@@ -14,6 +14,10 @@ from fencing.locks.redis.resp import MISSING, Answers
 ANSWERS = {
     b"*2\r\n$7\r\ngranted\r\n$2\r\nab\r\n": [b"granted", b"ab"],
     b"*1\r\n$6\r\n\r\n$1\r\n\r\n": [b"\r\n$1\r\n"],
+    b"*2\r\n$1\r\nx\r\n$6\r\n\r\n$1\r\n\r\n": [b"x", b"\r\n$1\r\n"],
+    b"*1\r\n$8\r\nab\r\n$9\r\n\r\n": [b"ab\r\n$9\r\n"],
+    b"*2\r\n:7\r\n+ab\r\n": [7, b"ab"],
+    b"*2\r\n$-1\r\n$-1\r\n": [None, None],
     b"*0\r\n": [],
     b"*-1\r\n": None,
     b"_\r\n": None,
