@@ -53,7 +53,8 @@ class Answers:
         """
         if self._at == len(self._data):
             return MISSING
-        if (texts := self._texts_alone()) is not None:
+        # Only at the beginning: of many answers in a pipeline each would look through all others.
+        if not self._at and (texts := self._texts_alone()) is not None:
             return texts
         try:
             while True:
@@ -68,7 +69,7 @@ class Answers:
 
     def _texts_alone(self) -> list[bytes] | None:
         """A list of texts, where that is all that has come: what a script answers nearly always."""
-        words = (self._data[self._at :] if self._at else self._data).split(b"\r\n")
+        words = self._data.split(b"\r\n")
         size = len(words) // 2 - 1  # *size, $length and text each, and nothing behind the last
         if len(words) % 2 or words[0] != b"*%d" % size or words[-1]:
             return None
