@@ -37,6 +37,7 @@ from fencing.errors import (
     LockServiceError,
     StaleFenceError,
 )
+from fencing.request import MAX_TOKEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -238,7 +239,7 @@ def acquire_admitted(
             yield from admit_everywhere(lease, databases, deadline, clock, evict_after)
         except OvertakenError as overtaken:
             yield GiveBack(lease)
-            floor = max(floor, overtaken.mark)
+            floor = max(floor, floor_at(overtaken.mark, request.resource))
             if clock() >= deadline:
                 raise LockNotAcquiredError(
                     f"the lease on {request.resource!r} was lost before it could be admitted, and "
@@ -297,6 +298,21 @@ def admit_lease(
             raise overtaken.stale from None
     lease.raise_if_over()
     return lease
+
+
+def floor_at(mark: int, resource: str) -> int:
+    """The floor for a token above a mark.
+
+    Raises:
+        LockServiceError: There is no such token.
+    """
+    if mark >= MAX_TOKEN:
+        raise LockServiceError(
+            f"the mark of {resource!r} has reached 2**53 - 1, the largest token there is, so no "
+            "lease on it can be newer; use another name for the resource",
+            resource=resource,
+        )
+    return mark
 
 
 def not_granted(resource: str) -> LockNotAcquiredError:
@@ -446,7 +462,7 @@ def _had_no_connection(error: LockNotAcquiredError) -> bool:
 
 def _raise_token(lease: BaseLease, mark: int, stale: StaleFenceError) -> Generator[Step, Any, None]:
     try:
-        yield RaiseToken(lease, mark)
+        yield RaiseToken(lease, floor_at(mark, lease.resource))
     except LeaseLostError:
         raise OvertakenError(lease, mark, stale) from None
 

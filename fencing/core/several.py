@@ -31,6 +31,7 @@ from fencing.core.plan import (
     OvertakenError,
     Renew,
     admit_everywhere,
+    floor_at,
     not_granted,
     refuse_own_leftovers,
     renew_if_little_is_left,
@@ -137,7 +138,7 @@ def acquire_several(
             except OvertakenError as overtaken:
                 name = overtaken.resource
                 yield from _give_back(held)
-                floor = max(wanted[name].floor, overtaken.mark)
+                floor = max(wanted[name].floor, floor_at(overtaken.mark, name))
                 wanted[name] = dataclasses.replace(wanted[name], floor=floor)
                 if clock() >= deadline:
                     raise LockNotAcquiredError(

@@ -17,8 +17,10 @@ from fencing import (
     GuardNotInstalledError,
     LeaseExpiredError,
     LockNotAcquiredError,
+    LockServiceError,
     fence,
 )
+from fencing.request import MAX_TOKEN
 from tests.support.bank import Bank, statements_of
 from tests.support.scripted import AsyncScriptedLocks, ScriptedLocks, expire
 
@@ -244,3 +246,14 @@ def test_a_database_without_the_schema_is_named_and_the_lock_given_back(
         Guard(locks, make_engine(database)).acquire("x")
     assert locks.count("release") == 1
     assert error.value.__cause__ is not None
+
+
+def test_a_mark_above_which_there_is_no_token_is_told(
+    engine: Engine, bank: Bank, resource: str
+) -> None:
+    bank.raise_mark(resource, MAX_TOKEN)
+    locks = ScriptedLocks(1)
+    with pytest.raises(LockServiceError, match="largest token there is") as told:
+        Guard(locks, engine).acquire(resource)
+    assert told.value.resource == resource
+    assert [call[0] for call in locks.calls] == ["acquire", "release"]

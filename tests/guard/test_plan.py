@@ -28,7 +28,7 @@ from fencing.core.plan import (
     admit_lease,
 )
 from fencing.core.slots import NoSlotError
-from fencing.request import AcquireRequest
+from fencing.request import MAX_TOKEN, AcquireRequest
 from tests.support.scripted import ScriptedLocks
 
 
@@ -136,6 +136,26 @@ class TestAcquire:
         assert play.acquire().token == 8
         assert play.kinds == [Lock, Admit, RaiseToken, Admit]
         assert play.steps[2].floor == 7
+
+    def test_a_mark_above_which_there_is_no_token_is_told(self) -> None:
+        play = Play(Lock=[lease(1)], Admit=[stale(MAX_TOKEN)])
+        with pytest.raises(
+            LockServiceError, match=r"mark of 'x' .* largest token there is"
+        ) as told:
+            play.acquire()
+        assert told.value.resource == "x"
+        assert play.kinds == [Lock, Admit, GiveBack]
+
+    def test_above_the_largest_token_that_was_lost_none_is_asked_for(self) -> None:
+        granted, clock = lease(MAX_TOKEN), Clock()
+
+        def slowly(_step: Admit) -> None:
+            clock.time += 6
+
+        play = Play(clock, Lock=[granted], Admit=[slowly], Renew=[LeaseLostError("lost")])
+        with pytest.raises(LockServiceError, match="largest token there is"):
+            play.acquire()
+        assert play.kinds == [Lock, Admit, Renew, GiveBack]
 
     def test_a_mark_that_keeps_moving_is_followed_and_at_last_given_up(self) -> None:
         play = Play(

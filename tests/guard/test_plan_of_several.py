@@ -17,7 +17,7 @@ from fencing import (
 from fencing.clock import now
 from fencing.core.plan import Admit, GiveBack, Lock, LockTogether, RaiseToken, Renew
 from fencing.core.several import acquire_several, requests_for
-from fencing.request import AcquireRequest
+from fencing.request import MAX_TOKEN, AcquireRequest
 from tests.support.scripted import ScriptedLocks
 
 if TYPE_CHECKING:
@@ -264,6 +264,14 @@ class TestAdmission:
         assert world.story == [
             "all a b", "admit a", "back b", "back a", "all a b", "admit a", "admit b",
         ]  # fmt: skip
+
+    def test_if_there_is_no_token_above_a_mark_all_are_given_back(self) -> None:
+        world = World()
+        stale = StaleFenceError(resource="b", token=1, current_token=MAX_TOKEN)
+        world.outcomes[Admit] = [None, stale]
+        with pytest.raises(LockServiceError, match=r"mark of 'b' .* largest token there is"):
+            world.acquire("a", "b", databases=[Database()])
+        assert world.ours == {}
 
     def test_one_that_is_blocked_gives_all_back(self) -> None:
         world = World()
