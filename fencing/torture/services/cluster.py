@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import redis
 
 from fencing.embedded.cluster import ValkeyCluster
 from fencing.torture.faults.kinds import MissedError
-from fencing.torture.services.base import (
-    LockServers,
-    kill,
-    lock_fault,
-    missed_if,
-    some_leases,
-    wait_until,
-)
+from fencing.torture.services.base import kill, lock_fault, missed_if, some_leases, wait_until
+from fencing.torture.services.together import ServersTogether
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -33,28 +27,16 @@ _NODES = "nodes"
 """The group of faults each of which needs all nodes but one."""
 
 
-class ClusterServers(LockServers):
+class ClusterServers(ServersTogether):
     """Six nodes. Replicas follow their primaries without anybody waiting for them."""
 
     name = "cluster"
 
     def __init__(self) -> None:
         self.cluster = ValkeyCluster(_PRIMARIES, replicas=1)
-        self._stack = ExitStack()
+        super().__init__(self.cluster)
         self._standing: set[int] = set()
         """Ports of those that are stopped, and would not answer."""
-
-    def start(self, stage: Stage) -> None:  # noqa: ARG002 - as its base has it
-        """Start all, and wait until they are one cluster."""
-        self._stack.enter_context(self.cluster)
-
-    def url(self, worker: str) -> str:  # noqa: ARG002 - the same for all
-        """Its address."""
-        return self.cluster.url
-
-    def close(self) -> None:
-        """End all."""
-        self._stack.close()
 
     def faults(self) -> Sequence[FaultKind]:
         """What can be done to its nodes."""

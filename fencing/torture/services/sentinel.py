@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import redis
@@ -10,14 +10,8 @@ import redis
 from fencing.embedded.asking import ask
 from fencing.embedded.sentinel import SERVICE, Watched
 from fencing.torture.faults.kinds import MissedError
-from fencing.torture.services.base import (
-    LockServers,
-    kill,
-    lock_fault,
-    missed_if,
-    some_leases,
-    wait_until,
-)
+from fencing.torture.services.base import kill, lock_fault, missed_if, some_leases, wait_until
+from fencing.torture.services.together import ServersTogether
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -35,28 +29,20 @@ _SERVERS = "servers"
 _FAILOVER_MS = 1000
 
 
-class SentinelServers(LockServers):
+class SentinelServers(ServersTogether):
     """Replicas follow their primary without anybody waiting for them; so a failover forgets."""
 
     name = "sentinel"
 
     def __init__(self) -> None:
         self.watched = Watched(_REPLICAS)
-        self._stack = ExitStack()
+        super().__init__(self.watched)
 
-    def start(self, stage: Stage) -> None:  # noqa: ARG002 - as its base has it
+    def start(self, stage: Stage) -> None:
         """Start all, and wait until the Sentinels know them."""
-        self._stack.enter_context(self.watched)
+        super().start(stage)
         for sentinel in self.watched.sentinels:  # else the next failover would wait for 8 s
             ask(sentinel, "SENTINEL SET", SERVICE, "failover-timeout", _FAILOVER_MS)
-
-    def url(self, worker: str) -> str:  # noqa: ARG002 - the same for all
-        """The Sentinels' addresses."""
-        return self.watched.url
-
-    def close(self) -> None:
-        """End all."""
-        self._stack.close()
 
     def faults(self) -> Sequence[FaultKind]:
         """What can be done to them."""
