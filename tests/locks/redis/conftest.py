@@ -10,6 +10,7 @@ from fencing.embedded.proxy import TcpProxy
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from fencing.locks.redis.scripts import keys_of
 from tests.contract.facade import ThreadedLocks
+from tests.locks.redis.waiting import Server
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -56,3 +57,15 @@ def lock_value(redis_client: redis.Redis, redis_namespace: str) -> Callable[[str
         return None if value is None else value.decode()
 
     return look
+
+
+@pytest.fixture
+def server(redis_client: redis.Redis, redis_namespace: str) -> Server:
+    return Server(redis_client, redis_namespace)
+
+
+@pytest.fixture
+def others(redis_url: str, redis_namespace: str) -> Any:
+    """Another service on the same server, without the proxy."""
+    with RedisLockService.from_url(redis_url, namespace=redis_namespace) as others:
+        yield ThreadedLocks(others)
