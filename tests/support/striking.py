@@ -8,6 +8,8 @@ from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import pytest
+
 import fencing
 from fencing.embedded.asking import until
 from fencing.torture.faults import MissedError
@@ -131,3 +133,14 @@ def struck(name: str, database_url: str = "") -> Iterator[Struck]:
         of_run = Struck(servers, database_url)
         servers.start(of_run.stage)
         yield of_run
+
+
+def fixture_of(name: str) -> Any:
+    """A fixture: the servers of a lock service, started once for the tests of a module."""
+
+    @pytest.fixture(scope="module")
+    def servers() -> Iterator[Struck]:
+        with struck(name) as servers:
+            yield servers
+
+    return servers

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.striking import struck
+from tests.support.striking import fixture_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-
-@pytest.fixture(scope="module")
-def nodes():
-    with struck("cluster") as servers:
-        yield servers
+nodes = fixture_of("cluster")
 
 
 def primaries(nodes) -> set[int]:

@@ -5,15 +5,11 @@ from __future__ import annotations
 import pytest
 
 import fencing
-from tests.support.striking import struck
+from tests.support.striking import fixture_of
 
 pytestmark = pytest.mark.slow
 
-
-@pytest.fixture(scope="module")
-def etcd():
-    with struck("etcd") as servers:
-        yield servers
+etcd = fixture_of("etcd")
 
 
 def test_killed_it_keeps_its_locks(etcd):

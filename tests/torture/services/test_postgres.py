@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from fencing.errors import LeaseLostError
-from tests.support.striking import Most, struck
+from tests.support.striking import Most, fixture_of, struck
 
 pytestmark = pytest.mark.slow
 
@@ -17,10 +17,7 @@ def database(request, fenced_database):
         yield servers
 
 
-@pytest.fixture(scope="module")
-def apart():
-    with struck("postgres-apart") as servers:
-        yield servers
+apart = fixture_of("postgres-apart")
 
 
 @pytest.mark.parametrize("name", ["locks deleted", "locks ended"])

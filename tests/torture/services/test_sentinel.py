@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.striking import struck
+from tests.support.striking import fixture_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-
-@pytest.fixture(scope="module")
-def watched():
-    with struck("sentinel") as servers:
-        yield servers
+watched = fixture_of("sentinel")
 
 
 @pytest.mark.parametrize("name", ["primary killed", "primary stopped", "failover"])

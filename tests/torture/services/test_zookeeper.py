@@ -6,15 +6,11 @@ import pytest
 
 import fencing
 from fencing.torture.services.zookeeper import sessions
-from tests.support.striking import struck
+from tests.support.striking import fixture_of
 
 pytestmark = pytest.mark.slow
 
-
-@pytest.fixture(scope="module")
-def zookeeper():
-    with struck("zookeeper") as servers:
-        yield servers
+zookeeper = fixture_of("zookeeper")
 
 
 def test_killed_it_keeps_its_locks(zookeeper):
