@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from fencing.core.performing import perform, perform_async
 from fencing.core.several import acquire_several, requests_for
@@ -138,8 +138,7 @@ class SeveralLocks(AcquiresAll):
         return acquire_several(requests, ())
 
     def _grants(self) -> LockService:
-        service: Any = self
-        return service  # type: ignore[no-any-return]
+        return cast("LockService", self)
 
     def _handing_out(self, request: AcquireRequest) -> Callable[[Lease | None], Lease]:
         def hand_out(lease: Lease | None) -> Lease:
@@ -158,8 +157,7 @@ class AsyncSeveralLocks(AsyncAcquiresAll):
         return acquire_several(requests, ())
 
     def _grants(self) -> AsyncLockService:
-        service: Any = self
-        return service  # type: ignore[no-any-return]
+        return cast("AsyncLockService", self)
 
     def _handing_out(self, request: AcquireRequest) -> Callable[[AsyncLease | None], AsyncLease]:
         def hand_out(lease: AsyncLease | None) -> AsyncLease:

@@ -73,7 +73,7 @@ class Observations:
         with self._lock:
             self._counts[table, _KINDS[sqlstate]] += 1 + (more if isinstance(more, int) else 0)
         others = f", and {more} more" if more else ""
-        _log.warning("observed: %s%s%s", message, others, _written_at(sys._getframe()))  # noqa: SLF001
+        _log.warning("observed: %s%s%s", message, others, _written_at(sys._getframe()))  # noqa: SLF001 - Python's, and documented
 
 
 _all: weakref.WeakSet[Observations] = weakref.WeakSet()

@@ -144,4 +144,4 @@ def base_directory(identity: tuple[int, int] | None, *, in_memory: bool) -> str:
     reachable = identity is None or all(p.stat().st_mode & 0o001 for p in (base, *base.parents))
     # Else what everybody can reach, and short enough for a socket's name; a directory of a random
     # name is made in it.
-    return str(base) if reachable and len(str(base)) <= LONGEST_BASE else "/tmp"  # noqa: S108
+    return str(base) if reachable and len(str(base)) <= LONGEST_BASE else "/tmp"  # noqa: S108 - as said above

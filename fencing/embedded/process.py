@@ -99,7 +99,7 @@ class ServerProcess:
             start_new_session=True,
         )
         assert self._supervisor.stdin is not None  # noqa: S101 - we asked for pipes
-        assert self._supervisor.stdout is not None  # noqa: S101
+        assert self._supervisor.stdout is not None  # noqa: S101 - as above
         self._input, self._output = self._supervisor.stdin, self._supervisor.stdout
         try:
             self.directory = Path(self._report(timeout=10.0)["directory"])

@@ -266,4 +266,4 @@ def _capacity(engine: Engine) -> float:
     pool = engine.pool
     if not isinstance(pool, QueuePool) or pool._max_overflow < 0:  # noqa: SLF001 - has no public name
         return math.inf
-    return pool.size() + pool._max_overflow  # noqa: SLF001
+    return pool.size() + pool._max_overflow  # noqa: SLF001 - as above

@@ -107,7 +107,7 @@ def _statements(table: Table, declaration: Declaration) -> list[str]:
     )
 
 
-def _dump(connection: Any, statements: Iterable[str]) -> None:  # noqa: ANN401
+def _dump(connection: Any, statements: Iterable[str]) -> None:  # noqa: ANN401 -- a mock engine's, which is no Connection
     """For a mock engine, which takes nothing but elements of SQLAlchemy's."""
     for statement in statements:
-        connection.execute(DDL(statement.replace("%", "%%")))  # type: ignore[no-untyped-call]
+        connection.execute(DDL(statement.replace("%", "%%")))  # type: ignore[no-untyped-call]  # DDL has no types

@@ -113,7 +113,7 @@ def _root_of(engine: Engine) -> Engine:
 def _forget_in_child() -> None:
     # A connection shared with the parent process would interleave two conversations, its open
     # transactions are none of ours, and a lock may be held by a thread that is not here.
-    global _lock  # noqa: PLW0603
+    global _lock  # noqa: PLW0603 - the child needs one of its own
     _lock = threading.Lock()
     for database in list(_all):
         database.admissions.forget()

@@ -34,7 +34,7 @@ def driver_of(connection: Connection) -> Any:  # noqa: ANN401 - psycopg's or asy
     return connection.dialect.get_driver_connection(adapted(connection))
 
 
-def is_idle(driver: Any) -> bool:  # noqa: ANN401
+def is_idle(driver: Any) -> bool:  # noqa: ANN401 - as above
     """Whether no transaction is open on a driver's connection, nor a pipeline for one."""
     if _is_asyncpg(driver):
         return bool(driver.is_closed() or not driver.is_in_transaction())
@@ -61,7 +61,7 @@ def has_failed(connection: Connection) -> bool:
     return False
 
 
-def has_ended(driver: Any) -> bool:  # noqa: ANN401
+def has_ended(driver: Any) -> bool:  # noqa: ANN401 - as above
     """Whether the server has ended the session while nothing was asked of it, as far as is known.
 
     Then what is sent next is not done, for certain.
@@ -93,12 +93,12 @@ def had_ended(error: BaseException | None) -> bool:
     return "another operation (2) is in progress" in str(error)
 
 
-def is_autocommit(dbapi_connection: Any) -> bool:  # noqa: ANN401
+def is_autocommit(dbapi_connection: Any) -> bool:  # noqa: ANN401 - the dialect's, around the driver's
     """Whether the driver begins no transactions; asked of :func:`adapted`."""
     return bool(dbapi_connection.autocommit)
 
 
-def is_read_only(dbapi_connection: Any) -> bool:  # noqa: ANN401
+def is_read_only(dbapi_connection: Any) -> bool:  # noqa: ANN401 - as above
     """Whether the driver begins READ ONLY transactions; asked of :func:`adapted`."""
     if hasattr(dbapi_connection, "readonly"):
         return bool(dbapi_connection.readonly)
@@ -124,21 +124,21 @@ def restart_idle_limit(connection: Connection) -> None:
         cursor.close()
 
 
-def backend_pid(driver: Any) -> int:  # noqa: ANN401
+def backend_pid(driver: Any) -> int:  # noqa: ANN401 - psycopg's or asyncpg's
     """PostgreSQL's pid of the session."""
     pid: int = driver.get_server_pid() if _is_asyncpg(driver) else driver.pgconn.backend_pid
     return pid
 
 
-def adapted(connection: Connection) -> Any:  # noqa: ANN401
+def adapted(connection: Connection) -> Any:  # noqa: ANN401 - the dialect's, around the driver's
     """The connection as SQLAlchemy's dialect has it."""
     return connection.connection.dbapi_connection
 
 
-def _is_closed(driver: Any) -> bool:  # noqa: ANN401
+def _is_closed(driver: Any) -> bool:  # noqa: ANN401 - psycopg's or asyncpg's
     return bool(driver.is_closed() if _is_asyncpg(driver) else driver.closed)
 
 
-def _is_asyncpg(driver: Any) -> bool:  # noqa: ANN401
+def _is_asyncpg(driver: Any) -> bool:  # noqa: ANN401 - as above
     # By what it can do: connections may be wrapped, and asyncpg need not be installed.
     return hasattr(driver, "is_in_transaction")

@@ -108,7 +108,7 @@ class Hooks:
             # SQLAlchemy sets this flag before it calls us and clears it only after its own
             # BEGIN. Left set, the next statement would begin no transaction, and a later
             # commit() would silently commit nothing.
-            connection._Connection__in_begin = False  # type: ignore[attr-defined]  # noqa: SLF001
+            connection._Connection__in_begin = False  # type: ignore[attr-defined]  # noqa: SLF001 - has no public name
             # Nor does it know of a transaction that entry has begun before we were interrupted.
             if not connection.invalidated and not is_idle(driver_of(connection)):
                 self._give_up(connection)
@@ -153,7 +153,7 @@ class Hooks:
             event.listen(engine, "after_cursor_execute", self.after_cursor_execute)
         self._knows_server = True
 
-    def begin_twophase(self, connection: Connection, xid: object) -> None:  # noqa: ARG002
+    def begin_twophase(self, connection: Connection, xid: object) -> None:  # noqa: ARG002 - SQLAlchemy's signature
         """Refuse two-phase transactions under a lease: a prepared one outlives every limit."""
         explicit: tuple[Fence, ...] = connection.get_execution_options().get(EXPLICIT, ())
         leases = presented_leases(self._database, explicit)
@@ -169,11 +169,11 @@ class Hooks:
     def before_cursor_execute(
         self,
         connection: Connection,
-        cursor: object,  # noqa: ARG002
-        statement: str,  # noqa: ARG002
-        parameters: object,  # noqa: ARG002
+        cursor: object,  # noqa: ARG002 - SQLAlchemy's signature
+        statement: str,  # noqa: ARG002 - likewise
+        parameters: object,  # noqa: ARG002 - likewise
         context: ExecutionContext | None,
-        executemany: bool,  # noqa: ARG002, FBT001
+        executemany: bool,  # noqa: ARG002, FBT001 - likewise
     ) -> None:
         """Check deadlines; refuse a declared write early where it would be refused anyway."""
         if context is None or context.execution_options.get(INTERNAL):
@@ -196,11 +196,11 @@ class Hooks:
     def after_cursor_execute(
         self,
         connection: Connection,
-        cursor: object,  # noqa: ARG002
-        statement: str,  # noqa: ARG002
-        parameters: object,  # noqa: ARG002
-        context: ExecutionContext | None,  # noqa: ARG002
-        executemany: bool,  # noqa: FBT001
+        cursor: object,  # noqa: ARG002 - SQLAlchemy's signature
+        statement: str,  # noqa: ARG002 - likewise
+        parameters: object,  # noqa: ARG002 - likewise
+        context: ExecutionContext | None,  # noqa: ARG002 - likewise
+        executemany: bool,  # noqa: FBT001 - likewise
     ) -> None:
         """See that an idle transaction is limited after an ``executemany()`` as well.
 
@@ -248,7 +248,7 @@ class Hooks:
                         raise
                     self._give_up(connection)
 
-    def rollback_savepoint(self, connection: Connection, name: str, context: None) -> None:  # noqa: ARG002
+    def rollback_savepoint(self, connection: Connection, name: str, context: None) -> None:  # noqa: ARG002 - SQLAlchemy's signature
         """The same for ROLLBACK TO SAVEPOINT, which is a statement like any other."""
         presentation = self.presentations.get(connection)
         if presentation is not None and (presentation.lease_over or presentation.may_have_ended):

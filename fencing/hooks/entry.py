@@ -49,11 +49,11 @@ def enter(
         return _wait(driver, begin_and_enter(driver, dbapi, entry))
     except dbapi.Error as error:
         # As SQLAlchemy does with errors of its own statements: it wraps, rolls back, disconnects.
-        connection._handle_dbapi_exception(error, ENTER, None, None, None)  # noqa: SLF001
+        connection._handle_dbapi_exception(error, ENTER, None, None, None)  # noqa: SLF001 - no public way does as much
         raise
 
 
-def _wait(driver: Any, generator: Generator[int, int, str]) -> str:  # noqa: ANN401
+def _wait(driver: Any, generator: Generator[int, int, str]) -> str:  # noqa: ANN401 - psycopg's
     """Have psycopg run the generator, which stays interruptible so."""
     if hasattr(driver, "__aenter__"):
         stamp: str = await_only(_wait_async(driver, generator))
@@ -63,6 +63,6 @@ def _wait(driver: Any, generator: Generator[int, int, str]) -> str:  # noqa: ANN
     return stamp
 
 
-async def _wait_async(driver: Any, generator: Generator[int, int, str]) -> Any:  # noqa: ANN401
+async def _wait_async(driver: Any, generator: Generator[int, int, str]) -> Any:  # noqa: ANN401 - psycopg's
     async with driver.lock:
         return await driver.wait(generator)

@@ -117,7 +117,7 @@ class _FencedBinds:
         self._unfinished: SessionTransaction | None = None
         self._had_own = "get_bind" in vars(session)
         self._original = session.get_bind
-        session.get_bind = self._mine = self._get_bind  # type: ignore[method-assign]
+        session.get_bind = self._mine = self._get_bind  # type: ignore[method-assign]  # of this session alone
 
     def _get_bind(self, *args: Any, **kwargs: Any) -> Engine | Connection:  # noqa: ANN401 - passed on
         bind = self._original(*args, **kwargs)
@@ -151,6 +151,6 @@ class _FencedBinds:
         if vars(self._session).get("get_bind") is not self._mine:
             return
         if self._had_own:
-            self._session.get_bind = self._original  # type: ignore[method-assign]
+            self._session.get_bind = self._original  # type: ignore[method-assign]  # its own is put back
         else:
             del self._session.get_bind

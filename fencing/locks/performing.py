@@ -27,7 +27,7 @@ def go_through(call: Generator[StepT, Any, T], perform: Callable[[StepT], object
         try:
             step = call.send(sent) if failure is None else call.throw(failure)
         except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+            return end.value  # type: ignore[no-any-return]  # StopIteration has no type for it
         finally:
             sent = failure = None  # a traceback that holds itself would outlive the call
         try:
@@ -46,7 +46,7 @@ async def go_through_async(
         try:
             step = call.send(sent) if failure is None else call.throw(failure)
         except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+            return end.value  # type: ignore[no-any-return]  # as above
         finally:
             sent = failure = None  # a traceback that holds itself would outlive the call
         try:

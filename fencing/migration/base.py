@@ -15,10 +15,10 @@ Call = tuple[str, tuple[str, ...], dict[str, Any]]
 class FencingOperation(MigrateOperation):
     """An operation that knows how it is written in a migration."""
 
-    def __new__(cls, *_: object, **__: object) -> Self:  # noqa: D102
+    def __new__(cls, *_: object, **__: object) -> Self:  # noqa: D102 - a constructor
         # Renderers cannot be registered any earlier: a plugin is loaded while Alembic itself is
         # being imported. And nobody can render an operation who has not made it.
-        from fencing.migration.rendering import register  # noqa: PLC0415
+        from fencing.migration.rendering import register  # noqa: PLC0415 - as said above
 
         register()
         return super().__new__(cls)

@@ -136,7 +136,7 @@ class _Comparison:
         # What filters by name leave out is new to Alembic: it has created it before we come.
         return (
             name not in self._covered
-            and self._context.run_object_filters(table, table.name, "table", False, None)  # noqa: FBT003
+            and self._context.run_object_filters(table, table.name, "table", False, None)  # noqa: FBT003 - Alembic's signature
         )
 
     def _change(self, table: Table, name: Name) -> Change:

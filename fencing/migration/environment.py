@@ -142,7 +142,7 @@ def _environment(
 ) -> Iterator[Config]:
     """Our environment, which env.py finds ready-made in ``config.attributes``."""
     from alembic.config import Config  # noqa: PLC0415 -- imports autogenerate
-    from alembic.util.exc import CommandError  # noqa: PLC0415
+    from alembic.util.exc import CommandError  # noqa: PLC0415 -- likewise
 
     attributes: dict[str, Any] = {"connection": connection, "applied": []}
     config = Config(output_buffer=output, attributes=attributes)
@@ -193,7 +193,7 @@ def read_url(text: str | URL) -> URL:
 
     try:
         url = make_url(text)
-    except Exception:  # noqa: BLE001
+    except Exception:  # noqa: BLE001 -- whichever it is
         # Whatever it says may quote the URL, which may hold a password.
         raise ValueError(
             "not a database URL; it looks like postgresql://user:password@host:5432/database"

@@ -25,8 +25,8 @@ def include_object(
     item: Any,  # noqa: ANN401 -- Alembic's signature
     name: str | None,
     type_: str,
-    reflected: bool,  # noqa: FBT001
-    compare_to: Any,  # noqa: ANN401
+    reflected: bool,  # noqa: FBT001 -- likewise
+    compare_to: Any,  # noqa: ANN401 -- likewise
 ) -> bool:
     """Whether an object is none of this package's: for ``context.configure(include_object=...)``.
 
@@ -47,7 +47,7 @@ def include_object(
     return not is_ours(table.schema, table.name)
 
 
-def include_name(name: str | None, type_: str, parent_names: Any) -> bool:  # noqa: ANN401
+def include_name(name: str | None, type_: str, parent_names: Any) -> bool:  # noqa: ANN401 -- Alembic's signature
     """The same by name, for ``context.configure(include_name=...)``: nothing of ours is read.
 
     Args:
@@ -70,7 +70,7 @@ def including(own: IncludeObject) -> IncludeObject:
         A filter for ``context.configure(include_object=...)``.
     """
 
-    def both(item: Any, name: str | None, type_: str, reflected: bool, compare_to: Any) -> bool:  # noqa: ANN401, FBT001
+    def both(item: Any, name: str | None, type_: str, reflected: bool, compare_to: Any) -> bool:  # noqa: ANN401, FBT001 -- Alembic's signature
         return include_object(item, name, type_, reflected, compare_to) and own(
             item, name, type_, reflected, compare_to
         )

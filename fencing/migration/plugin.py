@@ -22,7 +22,7 @@ NAME = "alembic.autogenerate.fencing"
 """In the family that ``context.configure(autogenerate_plugins=...)`` includes by default."""
 
 
-def compare(context: Any, upgrade: Any, schemas: AbstractSet[str | None]) -> Any:  # noqa: ANN401
+def compare(context: Any, upgrade: Any, schemas: AbstractSet[str | None]) -> Any:  # noqa: ANN401 -- Alembic's signature
     """Autogenerate's comparison of schemas: adds what is to be done about guards."""
     from fencing.migration.comparison import compare_guards  # noqa: PLC0415 -- see above
 
@@ -31,16 +31,16 @@ def compare(context: Any, upgrade: Any, schemas: AbstractSet[str | None]) -> Any
     return _go_on()
 
 
-def leave_out_ours(context: Any, upgrade: Any, schemas: set[str | None]) -> Any:  # noqa: ANN401
+def leave_out_ours(context: Any, upgrade: Any, schemas: set[str | None]) -> Any:  # noqa: ANN401 -- Alembic's signature
     """Keep Alembic from reading schema ``fencing``, which is in nobody's metadata."""
     del context, upgrade
     schemas.discard(SCHEMA)
     return _go_on()
 
 
-def _go_on() -> Any:  # noqa: ANN401
+def _go_on() -> Any:  # noqa: ANN401 -- what the version of Alembic wants
     try:
-        from alembic.util import PriorityDispatchResult  # noqa: PLC0415
+        from alembic.util import PriorityDispatchResult  # noqa: PLC0415 -- older versions have none
     except ImportError:  # before 1.18
         return None
     return PriorityDispatchResult.CONTINUE
@@ -78,8 +78,8 @@ _ensured = False
 
 def ensure() -> None:
     """Register the comparison where no entry point has done so, nor will."""
-    global _ensured  # noqa: PLW0603
-    import alembic  # noqa: PLC0415
+    global _ensured  # noqa: PLW0603 -- once in a process
+    import alembic  # noqa: PLC0415 -- see above
 
     # It has its version when its own import is complete. Until then it is loading plugins.
     if _ensured or not hasattr(alembic, "__version__"):
@@ -88,10 +88,10 @@ def ensure() -> None:
     try:
         from alembic.runtime import plugins  # noqa: PLC0415 -- older versions have none
     except ImportError:
-        from alembic.autogenerate import comparators  # noqa: PLC0415
+        from alembic.autogenerate import comparators  # noqa: PLC0415 -- see above
 
         # They know no priorities, and their registry has no other door.
-        comparators._registry["schema", "default"].insert(0, leave_out_ours)  # noqa: SLF001
+        comparators._registry["schema", "default"].insert(0, leave_out_ours)  # noqa: SLF001 -- as just said
         comparators.dispatch_for("schema")(compare)
         return
     if NAME not in plugins._all_plugins:  # noqa: SLF001 -- there is no public way to ask

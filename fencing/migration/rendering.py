@@ -16,7 +16,7 @@ _registered = False
 
 def register() -> None:
     """Tell Alembic how our operations are rendered; more than once changes nothing."""
-    global _registered  # noqa: PLW0603
+    global _registered  # noqa: PLW0603 -- once in a process
     if not _registered:
         from alembic.autogenerate import renderers  # noqa: PLC0415 -- see FencingOperation
 

@@ -225,7 +225,7 @@ def _options(conninfo: str, until: float) -> dict[str, Any]:
     return options
 
 
-def _borrowed(source: Any, until: float) -> AbstractContextManager[psycopg.Connection[Any]]:  # noqa: ANN401
+def _borrowed(source: Any, until: float) -> AbstractContextManager[psycopg.Connection[Any]]:  # noqa: ANN401 - a pool, or what makes connections
     borrowed: AbstractContextManager[psycopg.Connection[Any]] = (
         source.connection(timeout=max(0.001, until - now()))
         if hasattr(source, "connection")
@@ -236,7 +236,7 @@ def _borrowed(source: Any, until: float) -> AbstractContextManager[psycopg.Conne
 
 @asynccontextmanager
 async def _borrowed_async(
-    source: Any,  # noqa: ANN401
+    source: Any,  # noqa: ANN401 - as above
     until: float,
 ) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
     borrowed = (

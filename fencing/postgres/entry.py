@@ -101,7 +101,7 @@ def open_blocks(resource: str) -> Iterator[tuple[Entry, BaseLease]]:
 
 def _forget_in_child() -> None:
     # The transactions are the parent's, and the lock may be held by a thread that is not here.
-    global _lock  # noqa: PLW0603
+    global _lock  # noqa: PLW0603 - the child needs one of its own
     _lock = threading.Lock()
     _entries.clear()
 

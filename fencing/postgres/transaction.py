@@ -101,7 +101,7 @@ class _BegunByEntry:
 
     def _get_enter_commands(self) -> Iterator[bytes]:
         if not psycopg.Pipeline.is_supported():
-            yield from super()._get_enter_commands()  # type: ignore[misc]
+            yield from super()._get_enter_commands()  # type: ignore[misc]  # psycopg's, into which it is mixed
 
 
 class _Transaction(_BegunByEntry, psycopg.Transaction):

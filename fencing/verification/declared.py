@@ -52,11 +52,11 @@ def declared_in(*metadata: Any) -> list[Declared]:  # noqa: ANN401 -- without im
     ]
 
 
-def _tables(source: Any) -> Iterable[Any]:  # noqa: ANN401
+def _tables(source: Any) -> Iterable[Any]:  # noqa: ANN401 -- as above
     tables = getattr(getattr(source, "metadata", source), "tables", None)
     if not hasattr(tables, "values"):
         raise TypeError(
             "declarations are in a MetaData, or in a declarative base class, which has one; not in "
             f"{source!r}"
         )
-    return tables.values()  # type: ignore[no-any-return, union-attr]
+    return tables.values()  # type: ignore[no-any-return, union-attr]  # it has them, as just seen

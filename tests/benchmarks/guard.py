@@ -81,7 +81,7 @@ def main() -> None:
     with PostgresProcess(settings, bin_directory=arguments.postgres) as server:
         with psycopg.connect(plain_url(server.url)) as connection:
             prepare(connection)
-            print(connection.execute("SELECT version()").fetchone()[0])  # type: ignore[index]
+            print(connection.execute("SELECT version()").fetchone()[0])
         url = make_url(server.url).set(
             host=None,
             port=None,

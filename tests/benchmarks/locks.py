@@ -161,11 +161,11 @@ def requests_of_a_pair(client: redis.Redis) -> list[Any]:
         return run(self, script, keys, args, end)
 
     with RedisLockService(client, namespace="bench-floor") as locks:
-        Sibling.run = noted  # type: ignore[method-assign]
+        Sibling.run = noted
         try:
             locks.acquire("account:42", ttl=TTL).release()
         finally:
-            Sibling.run = run  # type: ignore[method-assign]
+            Sibling.run = run
     return requests
 
 

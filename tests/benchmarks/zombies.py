@@ -40,7 +40,7 @@ def main() -> None:
     with PostgresProcess(bin_directory=arguments.postgres) as server, ValkeyProcess() as valkey:
         install(server.url)
         with psycopg.connect(plain_url(server.url)) as connection:
-            print(connection.execute("SHOW server_version").fetchone()[0])  # type: ignore[index]
+            print(connection.execute("SHOW server_version").fetchone()[0])
         bank = Bank(server.url)
         for kind, how in KINDS.items():
             for evict_after in (None, 0.2):

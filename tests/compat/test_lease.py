@@ -302,7 +302,7 @@ class TestResource:
         assert lock.lease.resource == f"{name}:é"
 
     async def test_it_may_be_another_than_the_name(self, locks: Locks, name: str) -> None:
-        class Prefixed(locks.lock_class):  # type: ignore[name-defined,misc]
+        class Prefixed(locks.lock_class):
             @property
             def resource(self) -> str:
                 return super().resource.replace(name, "account:42")
@@ -314,7 +314,7 @@ class TestResource:
     async def test_one_that_cannot_be_told_takes_no_lock(
         self, locks: Locks, name: str, redis_client: redis.Redis
     ) -> None:
-        class Wrong(locks.lock_class):  # type: ignore[name-defined,misc]
+        class Wrong(locks.lock_class):
             resource = 42
 
         with pytest.raises(TypeError, match="a resource must be a str"):

@@ -83,17 +83,17 @@ async def test_a_sentinel_that_is_down_is_told_without_its_settings(kind: str) -
     "make",
     [
         lambda: RedisLockService("redis://a"),  # type: ignore[arg-type]  # that is the point
-        lambda: AsyncRedisLockService("redis://a"),  # type: ignore[arg-type]
-        lambda: RedlockService("redlock://a,b,c"),  # type: ignore[arg-type]
-        lambda: RedlockService(NODES),  # type: ignore[arg-type]
-        lambda: AsyncRedlockService("redlock://a,b,c"),  # type: ignore[arg-type]
-        lambda: AsyncRedlockService(NODES),  # type: ignore[arg-type]
+        lambda: AsyncRedisLockService("redis://a"),
+        lambda: RedlockService("redlock://a,b,c"),
+        lambda: RedlockService(NODES),
+        lambda: AsyncRedlockService("redlock://a,b,c"),
+        lambda: AsyncRedlockService(NODES),
         lambda: EtcdLockService("etcd://a"),
         lambda: AsyncEtcdLockService(["etcds://a"]),
         lambda: ZooKeeperLockService("zookeeper://a"),
         lambda: AsyncZooKeeperLockService("zk://a:2181/chroot"),
-        lambda: Guard("redis://a", create_engine("postgresql+psycopg://a/b")),  # type: ignore[arg-type]
-        lambda: AsyncGuard("redis://a", create_async_engine("postgresql+psycopg://a/b")),  # type: ignore[arg-type]
+        lambda: Guard("redis://a", create_engine("postgresql+psycopg://a/b")),
+        lambda: AsyncGuard("redis://a", create_async_engine("postgresql+psycopg://a/b")),
     ],
 )
 def test_who_gives_an_address_to_a_constructor_is_told_where_it_goes(
@@ -156,7 +156,7 @@ def test_a_password_that_sqlalchemy_has_hidden_is_told(make: Callable[[Any], obj
 async def test_a_missing_role_or_database_is_not_out_of_reach(
     kind: str, missing: str, fenced_database: str
 ) -> None:
-    url = make_url(fenced_database).set(**{missing: "nobody_made_it"})  # type: ignore[arg-type]
+    url = make_url(fenced_database).set(**{missing: "nobody_made_it"})
     said = await error_of(url.render_as_string(hide_password=False), kind)
     assert "refused the connection" in said
     assert "nobody_made_it" in said

@@ -97,7 +97,7 @@ def write(writer: Writer, path: Path, ids: Ids) -> str | None:
     except psycopg.Error as error:
         return error.sqlstate
     except DBAPIError as error:
-        return error.orig.sqlstate  # type: ignore[union-attr]
+        return error.orig.sqlstate
     return None
 
 

@@ -288,7 +288,7 @@ class TestAdmission:
                 world.time += 3
             return World.perform(world, step)
 
-        world.perform = slow  # type: ignore[method-assign]
+        world.perform = slow
         leases = world.acquire("a", "b", "c", ttl=10, databases=[Database()])
         assert world.story == [
             "all a b c", "admit a", "admit b", "renew b", "admit c", "renew c", "renew a",

@@ -182,7 +182,7 @@ def test_two_threads_at_once_install_in_two_databases(database_factory):
         def work(url: str) -> None:
             try:
                 outcomes[url] = install(url)
-            except BaseException as error:  # noqa: BLE001
+            except BaseException as error:  # noqa: BLE001 - seen below
                 outcomes[url] = error
 
         threads = [threading.Thread(target=work, args=(url,)) for url in (one, two)]

@@ -149,7 +149,7 @@ class TestErrorsTranslated:
         class WrappedError(Exception):
             pass
 
-        with pytest.raises(UnfencedWriteError) as error:  # noqa: PT012
+        with pytest.raises(UnfencedWriteError) as error:  # noqa: PT012 - the block is the point
             async with side.block(postgres.errors_translated(connection)):
                 try:
                     await side.execute(connection, DEBIT, (account,))
@@ -169,7 +169,7 @@ class TestErrorsTranslated:
     async def test_a_session_that_was_ended_asks_the_mark(
         self, side, connection, bank: Bank, lease, resource, overtaken
     ) -> None:
-        with pytest.raises(StaleFenceError if overtaken else LeaseExpiredError):  # noqa: PT012
+        with pytest.raises(StaleFenceError if overtaken else LeaseExpiredError):  # noqa: PT012 - the block is the point
             async with side.block(postgres.errors_translated(connection)):
                 await side.do(postgres.enter(connection, lease))
                 bank.kill_backend(connection.info.backend_pid)
@@ -184,7 +184,7 @@ class TestErrorsTranslated:
         await side.do(postgres.enter(connection, lease))
         await side.do(connection.commit())
         expire(lease)
-        with pytest.raises(psycopg.OperationalError):  # noqa: PT012
+        with pytest.raises(psycopg.OperationalError):  # noqa: PT012 - the block is the point
             async with side.block(postgres.errors_translated(connection)):
                 await side.execute(connection, "SELECT 1")
                 bank.kill_backend(connection.info.backend_pid)
@@ -204,7 +204,7 @@ async def test_an_entered_transaction_whose_commit_has_no_answer_is_not_called_r
 ) -> None:
     with TcpProxy.to(bank.plain_url) as proxy:
         connection = await side.connect(proxy.url)
-        with pytest.raises(CommitOutcomeUnknownError) as caught:  # noqa: PT012
+        with pytest.raises(CommitOutcomeUnknownError) as caught:  # noqa: PT012 - the block is the point
             async with side.block(postgres.errors_translated(connection)), AsyncExitStack() as end:
                 if overtaken:
                     end.callback(bank.admit, resource, 2)
@@ -226,7 +226,7 @@ async def test_an_entered_transaction_whose_commit_has_no_answer_is_not_called_r
 async def test_a_lost_savepoint_is_no_lost_commit(side, bank: Bank, lease) -> None:
     with TcpProxy.to(bank.plain_url) as proxy:
         connection = await side.connect(proxy.url)
-        with pytest.raises(psycopg.OperationalError):  # noqa: PT012
+        with pytest.raises(psycopg.OperationalError):  # noqa: PT012 - the block is the point
             async with side.block(postgres.errors_translated(connection)):
                 await side.do(postgres.enter(connection, lease))
                 async with side.block(connection.transaction()):

@@ -57,7 +57,7 @@ async def test_an_end_that_is_interrupted_leaves_no_transaction_open(
         raise KeyboardInterrupt
 
     await side.set_autocommit(connection, value=autocommit)
-    with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - the block is the point
         async with side.block(postgres.transaction(connection, lease)):
             assert connection.autocommit is autocommit
             monkeypatch.setattr(psycopg.Transaction, "__exit__", interrupted)
@@ -80,7 +80,7 @@ async def test_what_was_presented_is_gone_in_the_next_transaction(
 async def test_a_body_s_exception_rolls_back_and_wins(
     side, connection, bank: Bank, account, lease
 ) -> None:
-    with pytest.raises(LookupError, match="mine"):  # noqa: PT012
+    with pytest.raises(LookupError, match="mine"):  # noqa: PT012 - the block is the point
         async with side.block(postgres.transaction(connection, lease)):
             await side.execute(connection, DEBIT, (account,))
             expire(lease)
@@ -173,7 +173,7 @@ async def test_nothing_is_begun_under_a_lease_that_is_over(side, connection, ban
 async def test_a_transaction_that_outlived_its_trust_is_not_committed(
     side, connection, bank: Bank, account, lease, ended
 ) -> None:
-    with pytest.raises(LeaseLostError) as error:  # noqa: PT012
+    with pytest.raises(LeaseLostError) as error:  # noqa: PT012 - the block is the point
         async with side.block(postgres.transaction(connection, lease)):
             await side.execute(connection, DEBIT, (account,))
             if ended == "expired":
@@ -189,7 +189,7 @@ async def test_a_transaction_that_outlived_its_trust_is_not_committed(
 async def test_a_failed_transaction_is_not_taken_for_a_committed_one(
     side, connection, bank: Bank, account, lease
 ) -> None:
-    with pytest.raises(psycopg.errors.InFailedSqlTransaction, match="not raised out"):  # noqa: PT012
+    with pytest.raises(psycopg.errors.InFailedSqlTransaction, match="not raised out"):  # noqa: PT012 - the block is the point
         async with side.block(postgres.transaction(connection, lease)):
             await side.execute(connection, DEBIT, (account,))
             with pytest.raises(psycopg.errors.DivisionByZero):
@@ -213,7 +213,7 @@ async def test_a_session_that_was_ended_asks_the_mark_what_it_means(
     side, connection, bank: Bank, account, lease, resource, overtaken
 ) -> None:
     expected = StaleFenceError if overtaken else LeaseExpiredError
-    with pytest.raises(expected) as error:  # noqa: PT012
+    with pytest.raises(expected) as error:  # noqa: PT012 - the block is the point
         async with side.block(postgres.transaction(connection, lease)):
             await side.execute(connection, DEBIT, (account,))
             bank.kill_backend(connection.info.backend_pid)
@@ -230,7 +230,7 @@ async def test_a_session_that_was_ended_asks_the_mark_what_it_means(
 async def test_a_session_that_ended_under_a_good_lease_is_psycopg_s_error(
     side, connection, bank: Bank, lease
 ) -> None:
-    with pytest.raises(psycopg.OperationalError):  # noqa: PT012
+    with pytest.raises(psycopg.OperationalError):  # noqa: PT012 - the block is the point
         async with side.block(postgres.transaction(connection, lease)):
             bank.kill_backend(connection.info.backend_pid)
             await side.execute(connection, "SELECT 1")
@@ -240,7 +240,7 @@ async def test_a_session_that_ended_under_a_good_lease_is_psycopg_s_error(
 async def test_a_session_that_ended_before_commit_was_sent_is_no_unknown_outcome(
     side, connection, bank: Bank, account, lease
 ) -> None:
-    with pytest.raises(psycopg.OperationalError):  # noqa: PT012
+    with pytest.raises(psycopg.OperationalError):  # noqa: PT012 - the block is the point
         async with side.block(postgres.transaction(connection, lease)):
             await side.execute(connection, DEBIT, (account,))
             bank.kill_session(connection)
@@ -253,7 +253,7 @@ async def test_a_commit_without_an_answer_is_unknown_and_a_receipt_makes_it_cert
 ) -> None:
     with TcpProxy.to(bank.plain_url) as proxy:
         connection = await side.connect(proxy.url)
-        with pytest.raises(CommitOutcomeUnknownError) as caught:  # noqa: PT012
+        with pytest.raises(CommitOutcomeUnknownError) as caught:  # noqa: PT012 - the block is the point
             async with side.block(postgres.transaction(connection, lease, receipt=receipt)):
                 await side.execute(connection, DEBIT, (account,))
                 proxy.swallow_reply(containing=b"COMMIT")
@@ -269,7 +269,7 @@ async def test_a_commit_that_never_arrived_is_found_to_be_rolled_back(
 ) -> None:
     with TcpProxy.to(bank.plain_url) as proxy:
         connection = await side.connect(proxy.url)
-        with pytest.raises(CommitOutcomeUnknownError) as caught:  # noqa: PT012
+        with pytest.raises(CommitOutcomeUnknownError) as caught:  # noqa: PT012 - the block is the point
             async with side.block(postgres.transaction(connection, lease, receipt=True)):
                 await side.execute(connection, DEBIT, (account,))
                 proxy.withhold_request(containing=b"COMMIT")

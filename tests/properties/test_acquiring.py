@@ -132,7 +132,7 @@ def test_what_it_holds_and_does_not_return_is_given_back(data, patience, listens
         else:
             inner(ask, ends=ends)
 
-    world.one_answer = one_answer  # type: ignore[method-assign]
+    world.one_answer = one_answer
     error = world.go_on(20)
     if error is not None or not isinstance(world.play.result, Grant):
         assert not world.may_hold

@@ -265,7 +265,7 @@ def test_entering_again_never_lengthens_a_limit(session, name):
 
 @pytest.mark.parametrize("limit_ms", [0, -5])
 def test_no_trust_left_means_one_millisecond_not_no_limit(session, limit_ms):
-    with pytest.raises(psycopg.Error) as caught:  # noqa: PT012
+    with pytest.raises(psycopg.Error) as caught:  # noqa: PT012 - either statement may be ended
         enter(session, limit_ms=limit_ms)  # may be ended by its own limit already
         session.execute("SELECT pg_sleep(5)")
     # Whichever limit comes first: idle, statement or transaction. Some close the connection, and

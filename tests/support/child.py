@@ -59,10 +59,10 @@ def main() -> None:
     reports = os.dup(1)
     os.dup2(2, 1)
     module, _, name = target.partition(":")
-    function = importlib.import_module(module)
+    function: Any = importlib.import_module(module)
     for part in name.split("."):
         function = getattr(function, part)
-    result = function(Parent(reports), *arguments)  # type: ignore[operator]
+    result = function(Parent(reports), *arguments)
     if inspect.iscoroutine(result):
         asyncio.run(result)
 

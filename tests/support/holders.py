@@ -13,7 +13,7 @@ from fencing import FencingError, Guard, Lease, connect
 from tests.support.bank import Account, before_each_entry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.support.child import Parent
 
@@ -81,10 +81,10 @@ def zombie(
             attempt(parent, session.commit, lease)
 
 
-def attempt(parent: Parent, act: object, lease: Lease) -> None:
+def attempt(parent: Parent, act: Callable[[], object], lease: Lease) -> None:
     """Do something, and report how it went."""
     try:
-        act()  # type: ignore[operator]
+        act()
     except (FencingError, DBAPIError) as error:
         parent.report(
             "refused", error=type(error).__name__, lost=lease.lost,

@@ -35,7 +35,7 @@ def interrupted_before_line(number: int, *modules: ModuleType) -> Iterator[list[
         return trace
 
     before = sys.gettrace()
-    sys.settrace(trace)  # type: ignore[arg-type]
+    sys.settrace(trace)  # type: ignore[arg-type]  # it returns itself, for which there is no type
     try:
         yield lines
     finally:

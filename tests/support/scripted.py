@@ -112,8 +112,8 @@ class ScriptedLocks(_Script, SeveralLocks):
         resource: str,
         *,
         ttl: float = 30.0,
-        blocking: bool = True,  # noqa: ARG002
-        blocking_timeout: float | None = None,  # noqa: ARG002
+        blocking: bool = True,  # noqa: ARG002 - the protocol's
+        blocking_timeout: float | None = None,  # noqa: ARG002 - likewise
         owner: str | None = None,
         floor: int = 0,
         **wishes: object,
@@ -172,8 +172,8 @@ class AsyncScriptedLocks(_Script, AsyncSeveralLocks):
         resource: str,
         *,
         ttl: float = 30.0,
-        blocking: bool = True,  # noqa: ARG002
-        blocking_timeout: float | None = None,  # noqa: ARG002
+        blocking: bool = True,  # noqa: ARG002 - the protocol's
+        blocking_timeout: float | None = None,  # noqa: ARG002 - likewise
         owner: str | None = None,
         floor: int = 0,
         **wishes: object,

@@ -46,7 +46,7 @@ def test_dir_and_help_know_them() -> None:
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Gard'"):
-        fencing.Gard  # noqa: B018
+        fencing.Gard  # noqa: B018 - it raises by being read
 
 
 def python(code: str) -> str:

@@ -96,7 +96,7 @@ class _Bounded:
         own = self.socket_timeout, self.socket_connect_timeout
         self.socket_timeout, self.socket_connect_timeout = map(self._left, own)
         try:
-            super().connect()  # type: ignore[misc]
+            super().connect()  # type: ignore[misc]  # that of the connection it is mixed into
             self._watch = _watch(self._sock)
             self._answers = Answers(_errors_as(self._parser.parse_error))
         except BaseException:
@@ -119,14 +119,14 @@ class _Bounded:
         if self._watch is not None and not self._watch.poll(0):
             return True
         try:
-            return not self.can_read()  # type: ignore[attr-defined]
+            return not self.can_read()  # type: ignore[attr-defined]  # likewise
         except (redis.RedisError, OSError):
             return False
 
     def send(self, data: bytes) -> None:
         """Send packed requests."""
         if self.health_check_interval:
-            self.check_health()  # type: ignore[attr-defined]
+            self.check_health()  # type: ignore[attr-defined]  # likewise
         try:
             self._limit()
             self._sock.sendall(data)
@@ -149,12 +149,12 @@ class _Bounded:
 
     def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
         self._limit()
-        super().send_packed_command(*args, **kwargs)  # type: ignore[misc]
+        super().send_packed_command(*args, **kwargs)  # type: ignore[misc]  # likewise
 
     def read_response(self, *args: Any, **kwargs: Any) -> Any:
         try:
             self._limit()
-            return super().read_response(*args, **kwargs)  # type: ignore[misc]
+            return super().read_response(*args, **kwargs)  # type: ignore[misc]  # likewise
         except redis.ResponseError:
             raise
         except BaseException:
@@ -165,7 +165,7 @@ class _Bounded:
 
     def disconnect(self, *args: Any, **kwargs: Any) -> None:
         self.is_wanted = True  # when it is connected again
-        super().disconnect(*args, **kwargs)  # type: ignore[misc]
+        super().disconnect(*args, **kwargs)  # type: ignore[misc]  # likewise
 
     def _limit(self) -> None:
         # redis-py has no time-out for a single call in its versions before 7.
@@ -204,7 +204,7 @@ class _AsyncBounded:
     async def connect(self) -> None:
         if self.is_connected:
             return
-        await super().connect()  # type: ignore[misc]
+        await super().connect()  # type: ignore[misc]  # that of the connection it is mixed into
         self._answers = Answers(_errors_as(self._parser.parse_error))
         # Under TLS there may be something to read that is no answer, and the loop finds out.
         tls = self._writer.get_extra_info("ssl_object") is not None
@@ -229,12 +229,12 @@ class _AsyncBounded:
 
     async def disconnect(self, *args: Any, **kwargs: Any) -> None:
         self.is_wanted = True
-        await super().disconnect(*args, **kwargs)  # type: ignore[misc]
+        await super().disconnect(*args, **kwargs)  # type: ignore[misc]  # likewise
 
     async def send(self, data: bytes) -> None:
         """See `_Bounded.send`."""
         if self.health_check_interval:
-            await self.check_health()  # type: ignore[attr-defined]
+            await self.check_health()  # type: ignore[attr-defined]  # likewise
         try:
             self._writer.write(data)
             await self._writer.drain()

@@ -90,7 +90,7 @@ def _no_maintenance() -> dict[str, Any]:
     unread answer is left on a connection.
     """
     try:
-        from redis.maint_notifications import MaintNotificationsConfig  # noqa: PLC0415
+        from redis.maint_notifications import MaintNotificationsConfig  # noqa: PLC0415 - older versions have none
     except ImportError:
         return {}
     return {"maint_notifications_config": MaintNotificationsConfig(enabled=False)}
@@ -202,7 +202,7 @@ def _async_pool(pool: Any, longest: float | None = None) -> Any:
 
 def _cluster_retries(no_retry: Any) -> dict[str, Any]:
     # Version 6 moved the number of a cluster's retries into the retry object.
-    return {"retry": no_retry} if _MAJOR >= 6 else {"cluster_error_retry_attempts": 0}  # noqa: PLR2004
+    return {"retry": no_retry} if _MAJOR >= 6 else {"cluster_error_retry_attempts": 0}  # noqa: PLR2004 - as just said
 
 
 def node_maker(client: Any) -> Callable[[tuple[str, int]], Any]:

@@ -110,7 +110,7 @@ class Performer:
         """Ask all at once, and once; return what came of each."""
         return _each(self._asked(operations, within, None), within, self._session)
 
-    def _asked(self, operations: Sequence[Operation], within: float, watch: Any) -> Batch:  # noqa: ANN401
+    def _asked(self, operations: Sequence[Operation], within: float, watch: Any) -> Batch:  # noqa: ANN401 - `Batch` has its type
         done = threading.Event()
         batch = Batch(operations, done.set, watch)
         try:
@@ -237,7 +237,7 @@ class AsyncPerformer:
         batch = await heeding(self._asked(operations, within, None))
         return _each(batch, within, self._session)
 
-    async def _asked(self, operations: Sequence[Operation], within: float, watch: Any) -> Batch:  # noqa: ANN401
+    async def _asked(self, operations: Sequence[Operation], within: float, watch: Any) -> Batch:  # noqa: ANN401 - as above
         done = _AsyncEvent()
         batch = Batch(operations, done.set, watch)
         try:

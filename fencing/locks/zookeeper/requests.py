@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["outcome_of", "sent"]
 
 
-def sent(client: Any, operation: Operation, watch: Callable[[Any], object] | None) -> Any:  # noqa: ANN401
+def sent(client: Any, operation: Operation, watch: Callable[[Any], object] | None) -> Any:  # noqa: ANN401 - kazoo has no types
     """Send what an operation asks; return kazoo's ``IAsyncResult``."""
     result: Any
     match operation:
@@ -53,7 +53,7 @@ def sent(client: Any, operation: Operation, watch: Callable[[Any], object] | Non
     return result
 
 
-def _transaction(client: Any, operations: Sequence[Create | Delete | Set | Check]) -> Any:  # noqa: ANN401
+def _transaction(client: Any, operations: Sequence[Create | Delete | Set | Check]) -> Any:  # noqa: ANN401 - kazoo has no types
     transaction = client.transaction()
     for operation in operations:
         match operation:

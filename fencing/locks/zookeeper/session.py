@@ -269,7 +269,7 @@ class Session:
 
     # What kazoo's threads call.
 
-    def _could_not_connect(self, client: Any, error: BaseException) -> None:  # noqa: ANN401
+    def _could_not_connect(self, client: Any, error: BaseException) -> None:  # noqa: ANN401 - kazoo has no types
         with self._lock:
             if client is not self._client:
                 return
@@ -333,7 +333,7 @@ class Session:
                     continue
             batch.note(number, failure)
 
-    def answered(self, answer: _Answer, batch: Batch, number: int, result: Any) -> None:  # noqa: ANN401
+    def answered(self, answer: _Answer, batch: Batch, number: int, result: Any) -> None:  # noqa: ANN401 - kazoo has no types
         """An answer has come."""
         with self._lock:
             self._outstanding.discard(answer)

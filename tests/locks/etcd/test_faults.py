@@ -278,7 +278,10 @@ def test_the_next_endpoint_is_asked(own_etcd):
 def guarded_etcd() -> Iterator[EtcdProcess]:
     """An etcd with users: ``root``, and ``app`` who may do what is the namespace's."""
     with EtcdProcess("--bcrypt-cost", "4") as etcd:
-        call = lambda path, **body: ask_etcd(etcd.endpoint, f"v3/auth/{path}", body)  # noqa: E731
+
+        def call(path: str, **body: object) -> None:
+            ask_etcd(etcd.endpoint, f"v3/auth/{path}", body)
+
         start, end = (base64.b64encode(key).decode() for key in (b"fencing/", b"fencing0"))
         call("role/add", name="root")
         call("role/add", name="locks")

@@ -20,7 +20,7 @@ from fencing.locks.outcome import Grant, Held
 from fencing.request import AcquireRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator
 
 KEYS = Keys("ns")
 HOLDER = "ab" * 16
@@ -130,7 +130,7 @@ def acquire(play: Play, *, in_line: bool = False, **options: Any) -> Any:
 
 
 def a_lease(ttl: float = 30.0) -> Lease:
-    lease = Lease(None, resource="r", token=10, holder=HOLDER, owner="me", ttl=ttl, asked_at=100.0)  # type: ignore[arg-type]
+    lease = Lease(None, resource="r", token=10, holder=HOLDER, owner="me", ttl=ttl, asked_at=100.0)
     lease.trusted_until = 100.0 + ttl
     return lease
 
@@ -487,9 +487,10 @@ def test_what_somebody_else_has_written_is_told():
 
 def test_a_scan_goes_on_behind_the_last_key_of_a_page() -> None:
     page = {**ranged(kv(OTHER, 7), kv(HOLDER, 8)), "more": True}
-    ask: Callable[[bytes], Any] = lambda after: inspecting.next_page(  # noqa: E731
-        KEYS, "r", after, started_at=100.0
-    )
+
+    def ask(after: bytes) -> Any:
+        return inspecting.next_page(KEYS, "r", after, started_at=100.0)
+
     after, names = Play(page).go(ask(b""))
     assert (after, names) == (PLACE, ["r"])
     play = Play(ranged())

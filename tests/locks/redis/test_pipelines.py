@@ -43,7 +43,7 @@ class Threaded:
 
 @pytest.fixture(params=["sync", "async"])
 def kind(request: pytest.FixtureRequest) -> str:
-    return request.param  # type: ignore[no-any-return]
+    return request.param
 
 
 def sibling_of(kind: str, url: str, **settings: Any) -> Any:

@@ -146,9 +146,9 @@ class TestClients:
 
     def test_of_the_other_kind_names_the_right_service(self) -> None:
         with pytest.raises(TypeError, match="goes with AsyncRedisLockService"):
-            RedisLockService(redis.asyncio.Redis())  # type: ignore[arg-type]
+            RedisLockService(redis.asyncio.Redis())
         with pytest.raises(TypeError, match="goes with RedisLockService"):
-            AsyncRedisLockService(redis.Redis())  # type: ignore[arg-type]
+            AsyncRedisLockService(redis.Redis())
 
     def test_the_client_is_neither_used_nor_changed(self, redis_url: str) -> None:
         client = redis.Redis.from_url(redis_url, decode_responses=True, socket_timeout=3)

@@ -297,7 +297,7 @@ async def test_on_a_cluster_it_is_the_node_of_the_key(kind: str, cluster: SmallC
     ):
         with redis.Redis.from_url(cluster.replica.url) as look:
             look.execute_command("READONLY")
-            assert lease.holder.encode() in look.get(LOCK)  # type: ignore[operator]
+            assert lease.holder.encode() in look.get(LOCK)
         await lease.renew()
         assert await renewed(kind, locks, [lease]) == [None]
     client = module.RedisCluster(host="127.0.0.1", port=cluster.primary.port)

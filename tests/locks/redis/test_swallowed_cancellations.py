@@ -88,7 +88,7 @@ async def test_what_redis_py_swallows_ends_an_acquisition_all_the_same(
             await Connection.connecting.wait()
             Connection.connecting.clear()
             # The clean-up connects, too, and must not be held up.
-            Connection.connect = redis.asyncio.Connection.connect  # type: ignore[method-assign]
+            Connection.connect = redis.asyncio.Connection.connect
             task.cancel()
             await assert_it_ends_cancelled(task)
             del Connection.connect
@@ -113,7 +113,7 @@ async def test_a_cancellation_while_a_lease_is_given_back_ends_the_plan(
         proxy.hold()
         giving_back.set()
         yield GiveBack(lease)
-        return (yield Lock(request_for("held")))  # type: ignore[no-any-return]
+        return (yield Lock(request_for("held")))
 
     async with locks.acquire("held"):
         task = asyncio.create_task(perform_async(plan(), locks, lambda lease: lease))
