@@ -12,6 +12,7 @@
     trust         for how long leases were believed in                           I15
     successors    who waited, and for how long                                   I14
     witnesses     refusals and denials have reasons                              the converse
+    breakage      errors are of faults, not of mistakes                          the converse
     work          not everything is refused                                      the converse
     final         what there is at the end                                       I3
     registers, linearizability   what callers see is as if done one at a time    I3
@@ -28,6 +29,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fencing.torture.checking.breakage import nothing_breaks
 from fencing.torture.checking.final import final_state_agrees
 from fencing.torture.checking.leases import nothing_leaks, nothing_without_a_lease
 from fencing.torture.checking.marks import marks_survive
@@ -178,6 +180,12 @@ CHECKERS: tuple[Checker, ...] = (
         "converse",
         "nothing is refused without a reason that the history shows",
         refusals_have_a_witness,
+    ),
+    Checker(
+        "nothing breaks",
+        "converse",
+        "nobody meets an error that tells of a mistake",
+        nothing_breaks,
     ),
     Checker(
         "work was done",

@@ -25,7 +25,9 @@ def wrongly_denied(history: History) -> Iterator[tuple[Acquisition, str]]:
         if acquisition.leases or acquisition.answered_at is None or acquisition.blocked_by:
             continue
         since, until = acquisition.asked_at, acquisition.answered_at
-        if any(faults.during(since, until, *_SERVERS, after=acquisition.ttl)) or any(
+        # Who had a session with it has one again when the old one has ended, at the latest.
+        after = acquisition.ttl + history.lingers
+        if any(faults.during(since, until, *_SERVERS, after=after)) or any(
             faults.of_worker(acquisition.worker, since, until)
         ):
             continue

@@ -23,6 +23,23 @@ def with_faults() -> World:
     return world
 
 
+# ------------------------------------------------------------------------- mistakes
+
+
+@catches("nothing breaks", r"it ended with ValueError \(floor must be .*\)")
+def test_an_acquisition_ends_with_an_error_of_pythons_own():
+    world = two_leases()
+    world.deny("register:0", error="ValueError", message="floor must be from 0 to 2**53 - 2")
+    return world.history()
+
+
+@catches("nothing breaks", "it ended with AttributeError")
+def test_a_transaction_ends_with_an_error_of_pythons_own():
+    world = with_faults()
+    world.add("w2.1:1", REGISTER, outcome=Outcome.FAILED, error="AttributeError")
+    return world.history()
+
+
 # ------------------------------------------------------------------------- refusals
 
 
@@ -246,6 +263,16 @@ def test_the_lock_service_fails_without_a_fault():
     world = two_leases()
     world.deny("register:0", error="LockServiceError")
     return world.history()
+
+
+def test_who_had_a_session_with_a_server_may_have_no_other_for_some_time():
+    world = two_leases()
+    world.fault("killed", "server", Harm.LOCK_SERVICE)
+    world.tick(TTL + 5)
+    world.deny("register:0", error="LockServiceError")
+    history = world.history()
+    assert find(WITNESS, replace(history, lingers=4.9))
+    assert find(WITNESS, replace(history, lingers=5.1)) == []
 
 
 @catches(WITNESS, "not granted, and nobody was in the way")
