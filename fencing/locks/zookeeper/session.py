@@ -43,7 +43,9 @@ _WINDOW = 100
 blocks whoever asks when that is full."""
 
 CONNECT_SECONDS = 2.0
-"""How long one server may take to accept a connection before the next is tried, in seconds."""
+"""How long one server may take to accept a connection, and then to answer on it, before another try,
+in seconds. kazoo would wait for as long as a session lasts; and a server that is just starting may
+accept connections to which it never says anything."""
 
 CLOSE_SECONDS = 2.0
 """How long the end of a session is waited for, in seconds."""
@@ -66,11 +68,25 @@ def _place_in(*, address: tuple[Any, ...], hostname: str | None = None, **_: obj
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """Tells of connections that could not be made, which kazoo keeps to itself."""
+    """Bounds the making of connections, and tells of failures, which kazoo keeps to itself.
 
-    def __init__(self, failed: Callable[[BaseException], object]) -> None:
+    Args:
+        failed: Called when no connection could be made.
+        connected: Says whether a server has answered on the present one.
+    """
+
+    def __init__(
+        self, failed: Callable[[BaseException], object], connected: Callable[[], bool]
+    ) -> None:
         super().__init__()
         self._failed = failed
+        self._connected = connected
+
+    def select(self, *sockets: Any) -> Any:  # noqa: ANN401 - kazoo's
+        *watched, timeout = sockets
+        if timeout and not self._connected():
+            timeout = min(timeout, CONNECT_SECONDS)
+        return super().select(*watched, timeout)
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - kazoo's
         if kwargs.get("timeout"):
@@ -253,7 +269,9 @@ class Session:
     def _start(self) -> None:
         if self._client is not None:
             return
-        handler = _Handler(lambda error: self._could_not_connect(client, error))
+        handler = _Handler(
+            lambda error: self._could_not_connect(client, error), lambda: client.connected
+        )
         client = self._client_with(handler)
         client.add_listener(lambda state: self._changed(client, state))
         self._client, self._failures, self._outstanding = client, 0, set()

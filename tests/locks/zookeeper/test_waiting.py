@@ -129,6 +129,16 @@ def test_a_renewal_never_shortens_what_zookeeper_keeps(locks: Any) -> None:
     lease.release()
 
 
+def test_a_server_that_accepts_and_does_not_answer_is_tried_again(
+    proxy: TcpProxy, zookeeper_namespace: str
+) -> None:
+    proxy.swallow_reply(silently=True)  # to the first word on a connection
+    with ZooKeeperLockService.from_url(
+        proxy.url, namespace=zookeeper_namespace, session_timeout=60.0
+    ) as locks:
+        locks.acquire("r", blocking_timeout=30).release()
+
+
 def test_many_leases_are_renewed_together(locks: Any, proxy: TcpProxy) -> None:
     leases = [locks.acquire(f"r{number}", ttl=5) for number in range(150)]
     locks.force_release("r7")
