@@ -43,9 +43,9 @@ _WINDOW = 100
 blocks whoever asks when that is full."""
 
 CONNECT_SECONDS = 2.0
-"""How long one server may take to accept a connection, and then to answer on it, before another try,
-in seconds. kazoo would wait for as long as a session lasts; and a server that is just starting may
-accept connections to which it never says anything."""
+"""How long one server may take to accept a connection, and then to answer on it, before the next
+is tried, in seconds. kazoo would wait for as long as a session lasts; and a server that is starting
+may accept connections to which it never says anything."""
 
 CLOSE_SECONDS = 2.0
 """How long the end of a session is waited for, in seconds."""
