@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from fencing.migration.environment import read_url
+from fencing.migration.connecting import read_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,7 @@ def engine_of(url: str) -> Iterator[Engine]:
     """An engine without a pool, at READ COMMITTED whatever the role's default is.
 
     Args:
-        url: Names any driver or none; psycopg is chosen where there is none.
+        url: Names any driver or none; psycopg is used.
 
     Raises:
         ValueError: It cannot be read, or is not one of PostgreSQL.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fencing.errors import FencingUsageError
+from fencing.migration.connecting import check_dialect, read_url
 from fencing.schema.names import SCHEMA
 from fencing.tables.found import has_schema
 
@@ -34,9 +35,6 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 # In the wheel, and in a checkout.
 _LOCATIONS = (_PACKAGE / "_migrations", _PACKAGE.parent / "migrations")
 
-# Drivers that only asyncio can use; the same database can be installed through psycopg.
-_ASYNC_DRIVERS = ("asyncpg", "psycopg_async")
-
 # Alembic keeps the running environment in module globals: two threads would mix theirs up.
 _one_at_a_time = threading.Lock()
 
@@ -47,7 +45,7 @@ def install(target: str | URL | Engine | Connection) -> tuple[str, ...]:
     Two processes may do so at the same time: one installs, the other waits and finds it done.
 
     Args:
-        target: The database. A URL may name any driver or none (psycopg is chosen), and is
+        target: The database. A URL may name any driver or none (psycopg is used), and is
             connected to for this call only. On a connection with a transaction in progress
             everything happens in that transaction, and committing it is the caller's; under
             asyncio call ``await connection.run_sync(install)``.
@@ -163,7 +161,7 @@ def _connected(target: str | URL | Engine | Connection) -> Iterator[Connection]:
     import sqlalchemy as sa  # noqa: PLC0415 -- `fencing sql` does without
 
     if isinstance(target, sa.Connection):
-        _check_dialect(target.dialect.name)
+        check_dialect(target.dialect.name)
         if target.in_transaction():
             yield target
         else:
@@ -172,7 +170,7 @@ def _connected(target: str | URL | Engine | Connection) -> Iterator[Connection]:
         return
     if isinstance(target, sa.Engine):
         engine = target
-        _check_dialect(engine.dialect.name)
+        check_dialect(engine.dialect.name)
     elif isinstance(target, str | sa.URL):
         engine = sa.create_engine(read_url(target), poolclass=sa.NullPool)
     else:
@@ -186,32 +184,3 @@ def _connected(target: str | URL | Engine | Connection) -> Iterator[Connection]:
         connection.begin(),
     ):
         yield connection
-
-
-def read_url(text: str | URL) -> URL:
-    from sqlalchemy import make_url  # noqa: PLC0415 -- `fencing sql` does without
-
-    try:
-        url = make_url(text)
-    except Exception:  # noqa: BLE001 -- whichever it is
-        # Whatever it says may quote the URL, which may hold a password.
-        raise ValueError(
-            "not a database URL; it looks like postgresql://user:password@host:5432/database"
-        ) from None
-    if "@" in (url.host or ""):
-        raise ValueError(
-            "the database URL has more than one @: write one that belongs to the user or password "
-            "as %40"
-        )
-    dialect, _, driver = url.drivername.partition("+")
-    if dialect == "postgres":  # what libpq and many hosting services call it
-        dialect = "postgresql"
-    _check_dialect(dialect)
-    if not driver or driver in _ASYNC_DRIVERS:
-        driver = "psycopg"
-    return url.set(drivername=f"{dialect}+{driver}")
-
-
-def _check_dialect(name: str) -> None:
-    if name != "postgresql":
-        raise ValueError(f"only PostgreSQL can refuse writes by fencing token, not {name}")

@@ -32,6 +32,13 @@ def test_install_says_what_it_did(database):
     assert first.exit_code == second.exit_code == 0
 
 
+@pytest.mark.parametrize("driver", ["psycopg2", "pg8000", "asyncpg", "nosuch"])
+def test_whichever_driver_the_url_names_psycopg_connects(database, driver):
+    url = make_url(database).set(drivername=f"postgresql+{driver}")
+    result = call(install, url.render_as_string(hide_password=False))
+    assert result.output.startswith("Installed schema fencing in database")
+
+
 def test_install_says_when_it_has_upgraded(database):
     call(install, database)
     with psycopg.connect(plain_url(database)) as connection:
@@ -65,7 +72,7 @@ def test_a_password_is_never_printed(database):
         f"postgresql://u:{SECRET}@127.0.0.1:1/x",
         f"postgresql://u:{SECRET}@h:port/x",
         f"postgresql://u:{SECRET}@nowhere.invalid/x",
-        f"postgresql+nosuch://u:{SECRET}@h/x",
+        f"postgresql+nosuch://u:{SECRET}@127.0.0.1:1/x",
         "sqlite:///x",
         "x",
     ],

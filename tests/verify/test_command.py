@@ -160,7 +160,7 @@ def test_models_that_are_not_there_are_status_2(url, models, name, words):
     [
         f"postgresql://u:{SECRET}@127.0.0.1:1/x",
         f"postgresql://u:{SECRET}@h:port/x",
-        f"postgresql+nosuch://u:{SECRET}@h/x",
+        f"postgresql+nosuch://u:{SECRET}@127.0.0.1:1/x",
         "sqlite:///x",
         "x",
     ],
