@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import secrets
+import shlex
 import signal
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
-from fencing.cli.signals import DIED_OF_SIGNAL
+from fencing.cli.signals import DIED_OF_SIGNAL, leaving_on_signals
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -31,7 +34,7 @@ FOUND, COULD_NOT_RUN = 1, 2
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long, shared among the lock services.",
+    help="How long there is work, shared among the lock services; starting servers comes on top.",
 )
 @click.option(
     "--seed",
@@ -50,7 +53,7 @@ FOUND, COULD_NOT_RUN = 1, 2
     "faults",
     multiple=True,
     metavar="NAME",
-    help="A kind of fault; may be repeated; 'none': none. Default: all that there are.",
+    help="A kind of fault; may be repeated; 'none': none. Default: all but 'standby promoted'.",
 )
 @click.option(
     "--between-faults",
@@ -109,7 +112,8 @@ def torture(
 
     An interrupt ends the work early; what was done until then is checked all the same. Ends with
     status 0 if nothing was violated (without a guard: if updates were lost), 1 if it was not so, 2
-    if it could not run, and 130 if it was interrupted and nothing was violated.
+    if it could not run or keep what happened, and 130 if it was interrupted and nothing was
+    violated.
     """
     if sys.platform == "win32":
         raise click.ClickException(
@@ -121,11 +125,14 @@ def torture(
         services, seconds=seconds, seed=seed, workers=workers, ttl=ttl,
         between_faults=between_faults, faults=faults, paths=paths, guarded=not without_guard,
     )  # fmt: skip
+    if keep is not None:
+        _check_folder(keep)
     reports: list[Report] = []
-    for settings in wanted:
-        reports.append(_run(settings, keep, quiet=as_json))
-        if reports[-1].interrupted:
-            break
+    with leaving_on_signals():
+        for settings in wanted:
+            reports.append(_run(settings, keep, quiet=as_json))
+            if reports[-1].interrupted:
+                break
     expected = all(report.as_expected for report in reports)
     if as_json:
         told = {
@@ -137,9 +144,9 @@ def torture(
     elif expected and without_guard:
         click.echo("As expected: without a guard, updates were lost.")
     elif expected:
-        click.echo(f"Nothing was violated. Repeat it with --seed {seed}.")
+        click.echo(f"Nothing was violated. Repeat it with: {_again(seed)}")
     else:
-        click.echo(f"Not as promised; repeat it with --seed {seed}.", err=True)
+        click.echo(f"Not as promised; repeat it with: {_again(seed)}", err=True)
     if not expected:
         sys.exit(FOUND)
     sys.exit(DIED_OF_SIGNAL + signal.SIGINT if reports[-1].interrupted else 0)
@@ -190,13 +197,45 @@ def _run(settings: Settings, keep: Path | None, *, quiet: bool) -> Report:
     except (EmbeddedServerError, RunError) as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(COULD_NOT_RUN)
-    if keep is not None:
-        keep.mkdir(parents=True, exist_ok=True)
-        save(history, keep / f"{settings.lock_service}-{settings.seed}.json")
-    report = Report.of(history, settings)
+    report = Report.of(history, settings, left_out=stage.left_out)
     if not quiet:
         click.echo("\n".join(report.lines()))
+    if keep is not None:
+        try:
+            save(history, keep / f"{settings.lock_service}-{settings.seed}.json")
+        except OSError as error:
+            click.echo(f"Error: what happened could not be kept in {keep}: {error}", err=True)
+            sys.exit(COULD_NOT_RUN)
     return report
+
+
+def _check_folder(folder: Path) -> None:
+    """See that files can be written there, before anything is done for them."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        click.echo(
+            f"Error: --keep: no files can be written to {folder} ({error}); name a folder of yours",
+            err=True,
+        )
+        sys.exit(COULD_NOT_RUN)
+
+
+def _again(seed: int) -> str:
+    """The command that does the same again: with its seed, and all that was asked for."""
+    context = click.get_current_context()
+    words = [*context.command_path.split(), "--seed", str(seed)]
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if not given or name in {"seed", "keep", "as_json"}:
+            continue
+        value = context.params[name]
+        for each in value if isinstance(value, tuple) else (value,):
+            words += parameter.opts if each is True else [*parameter.opts, f"{each}"]
+    return shlex.join(words)
 
 
 def _progress(settings: Settings, *, quiet: bool) -> AbstractContextManager[Any]:

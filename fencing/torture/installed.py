@@ -10,7 +10,7 @@ from fencing.torture.paths import PATHS
 if TYPE_CHECKING:
     from fencing.torture.settings import Settings
 
-__all__ = ["check_installed", "installed_paths"]
+__all__ = ["check_installed", "installed_paths", "missing_paths"]
 
 _OF_PATHS = {"asyncpg": ("asyncpg", "asyncpg")}
 """Package and the extra that brings it, by the path's name."""
@@ -21,6 +21,17 @@ _OF_SERVICES = {"etcd": ("httpx", "etcd"), "zookeeper": ("kazoo", "zookeeper")}
 def installed_paths() -> tuple[str, ...]:
     """The paths whose drivers are installed: what is taken where none are named."""
     return tuple(path for path in PATHS if path not in _OF_PATHS or _is_there(_OF_PATHS[path][0]))
+
+
+def missing_paths(settings: Settings) -> tuple[str, ...]:
+    """The paths that a run with all that there are goes without, and what would bring each."""
+    if settings.paths != installed_paths():
+        return ()  # they were chosen
+    return tuple(
+        f'path {path!r} (pip install "fencing[{_OF_PATHS[path][1]}]")'
+        for path in PATHS
+        if path not in settings.paths
+    )
 
 
 def check_installed(settings: Settings) -> None:

@@ -40,6 +40,7 @@ class Report:
         refusals: What was refused, by error.
         resolved: What unknown outcomes were found to be.
         faults: How many, by kind.
+        left_out: What the run went without, as it is not installed; and what would bring it.
         longest_wait: The longest that a successor waited for a lease that it then got, in seconds;
             ``None`` if nobody did.
         violations: All of them.
@@ -57,11 +58,12 @@ class Report:
     refusals: Mapping[str, int]
     resolved: Mapping[str, int]
     faults: Mapping[str, int]
+    left_out: Sequence[str]
     longest_wait: float | None
     violations: Sequence[Violation]
 
     @classmethod
-    def of(cls, history: History, settings: Settings) -> Self:
+    def of(cls, history: History, settings: Settings, *, left_out: Sequence[str] = ()) -> Self:
         """Check a history, and tell of it."""
         longest = longest_wait(history)
         return cls(
@@ -79,6 +81,7 @@ class Report:
             ),
             resolved=_count(one.resolved for one in history.transactions if one.resolved),
             faults=_count(fault.kind for fault in history.faults),
+            left_out=tuple(left_out),
             longest_wait=None if longest is None else round(longest[0], 3),
             violations=check(history),
         )
@@ -109,6 +112,8 @@ class Report:
             f"  refusals      {sum(self.refusals.values())}{_listed(self.refusals, ': ')}",
             f"  faults        {sum(self.faults.values())}{_listed(self.faults, ': ')}",
         ]
+        if self.left_out:
+            told.append(f"  left out      {', '.join(self.left_out)}")
         if self.longest_wait is not None:
             told.append(f"  longest wait  {self.longest_wait:.2f} s")
         if self.resolved:

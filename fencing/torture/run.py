@@ -35,6 +35,8 @@ _GRACE = 30.0
 """How long a worker may take to end what it has begun, in seconds; then it is killed."""
 _INTERRUPTED_GRACE = 3.0
 """The same when whoever runs it does not want to wait."""
+_SAME_SIGNAL = 1.0
+"""Signals that come within so many seconds are one."""
 
 
 class RunError(RuntimeError):
@@ -202,9 +204,10 @@ class _Conductor:
 
 @contextmanager
 def _on_interrupt(interrupt: Callable[[], None]) -> Iterator[None]:
-    """Call instead of ending at the first SIGINT or SIGTERM; the second is as it was.
+    """Call instead of ending at the first SIGINT or SIGTERM; a second is as it was.
 
-    Between two statements anything could be half done; so the first is only noted.
+    Between two statements anything could be half done; so the first is only noted. What comes in
+    the same second is the same: some send a signal to a process and then to its group.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -215,9 +218,16 @@ def _on_interrupt(interrupt: Callable[[], None]) -> Iterator[None]:
         for number, handler in before.items():
             signal.signal(number, handler)
 
-    def note(_number: int, _frame: object) -> None:
-        restore()
-        interrupt()
+    noted_at: float | None = None
+
+    def note(number: int, _frame: object) -> None:
+        nonlocal noted_at
+        if noted_at is None:
+            noted_at = now()
+            interrupt()
+        elif now() - noted_at > _SAME_SIGNAL:
+            restore()
+            signal.raise_signal(number)
 
     for number in before:
         signal.signal(number, note)

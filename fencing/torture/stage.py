@@ -14,6 +14,7 @@ from sqlalchemy import NullPool, create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
 from fencing.embedded import EmbeddedServerError, PostgresProcess
+from fencing.torture.installed import missing_paths
 from fencing.torture.installing import create_tables
 from fencing.torture.processes import WorkerProcess
 from fencing.torture.settings import Plan
@@ -21,7 +22,7 @@ from fencing.torture.tables import ROLE
 from fencing.torture.ways import Ways
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from sqlalchemy import Engine
 
@@ -120,6 +121,11 @@ class Stage:
 
     def __exit__(self, *error: object) -> None:
         self._resources.close()
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        """What the run goes without, as it is not installed; and what would bring it."""
+        return (*missing_paths(self.settings), *self.ways.left_out)
 
     def start_worker(
         self, number: int, *, stops: bool = True, deaths: bool = True, **changes: object

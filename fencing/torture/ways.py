@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
@@ -43,12 +43,14 @@ class Ways:
         databases: Proxies before the database, by the number of the worker.
         services: Proxies before the lock service, likewise.
         clocks: False clocks, by the number of the worker that runs by it.
+        left_out: What is not installed, and what would bring it.
     """
 
     def __init__(self, settings: Settings, database_url: str, directory: Path) -> None:
         self.databases: dict[int, TcpProxy] = {}
         self.services: dict[int, TcpProxy] = {}
         self.clocks: dict[int, FalseClock] = {}
+        self.left_out: list[str] = []
         self._settings = settings
         self._database_url = database_url
         self._directory = directory
@@ -58,9 +60,11 @@ class Ways:
     def __enter__(self) -> Self:
         with ExitStack() as started:
             if any(number % _OF in _POOLED for number in range(self._settings.workers)):
-                with suppress(MissingProgramError):
+                try:
                     pooler = PgBouncer(self._database_url, pool_size=_POOL)
                     self._pooler = started.enter_context(pooler)
+                except MissingProgramError as error:
+                    self.left_out.append(f"PgBouncer ({error})")
             if self._settings.faults != ():
                 for number in range(self._settings.workers):
                     if number % _OF in _PROXIED:
@@ -69,8 +73,13 @@ class Ways:
                     if number % _OF in _FALSE_CLOCK:
                         folder = self._directory / f"clock{number}"
                         folder.mkdir()
-                        with suppress(EmbeddedServerError):  # no compiler, or not Linux
+                        try:
                             self.clocks[number] = FalseClock(folder)
+                        except EmbeddedServerError as error:  # no compiler, or not Linux
+                            why, _, _ = str(error).partition("\n")
+                            missing = f"false clocks ({why})"
+                            if missing not in self.left_out:
+                                self.left_out.append(missing)
             self._resources = started.pop_all()
         return self
 

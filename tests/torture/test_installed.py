@@ -9,11 +9,16 @@ import pytest
 from click.testing import CliRunner
 
 from fencing.cli.main import main
-from fencing.torture import installed
+from fencing.embedded.places import MissingProgramError
+from fencing.torture import installed, ways
 from fencing.torture.paths import PATHS
+from fencing.torture.report import Report
+from fencing.torture.settings import Settings
+from tests.support.histories import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     Lack = Callable[[str], None]
 
@@ -35,6 +40,29 @@ def test_all_paths_are_taken_whose_drivers_are_there(lack: Lack) -> None:
     assert installed.installed_paths() == PATHS
     lack("asyncpg")
     assert installed.installed_paths() == tuple(path for path in PATHS if path != "asyncpg")
+
+
+def test_what_a_run_goes_without_is_told(
+    lack: Lack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise MissingProgramError("it", "some-package")
+
+    lack("asyncpg")
+    monkeypatch.setattr(ways, "PgBouncer", missing)
+    monkeypatch.setattr(ways, "FalseClock", missing)
+    settings = Settings(paths=installed.installed_paths())
+    assert installed.missing_paths(settings) == (
+        "path 'asyncpg' (pip install \"fencing[asyncpg]\")",
+    )
+    assert installed.missing_paths(Settings(paths=("core",))) == ()
+    with ways.Ways(settings, "postgresql://127.0.0.1:1/nothing", tmp_path) as taken:
+        assert [what.partition(" (")[0] for what in taken.left_out] == ["PgBouncer", "false clocks"]
+        assert all("apt-get install some-package" in what for what in taken.left_out)
+    history = World().history()
+    report = Report.of(history, settings, left_out=("false clocks (no compiler)",))
+    assert "  left out      false clocks (no compiler)" in report.lines()
+    assert report.to_dict()["left_out"] == ("false clocks (no compiler)",)
 
 
 @pytest.mark.parametrize(

@@ -389,6 +389,10 @@ def test_a_run_accepts_nothing():
     return world.history()
 
 
+def test_a_run_that_was_interrupted_may_have_accepted_nothing_yet():
+    assert find("work was done", replace(World().history(), interrupted=True)) == []
+
+
 @pytest.mark.parametrize(
     "sort", [{"kind": "append"}, {"path": "orm"}, {"isolation": "SERIALIZABLE"}]
 )
