@@ -44,8 +44,9 @@ def raise_fence(url: str, resource: str, token: int, *, timeout: float = 10.0) -
         url: The database; its role must be a member of the owner of schema ``fencing``.
         resource: Which resource.
         token: Its new mark.
-        timeout: Longest wait for open transactions that have written under a lease on it, in
-            seconds.
+        timeout: Longest wait for open transactions that have written under a lease on it, and
+            before that for a connection, in seconds; for the connection 2 at least, and 10 at most,
+            unless the URL has a ``connect_timeout``.
 
     Raises:
         ValueError: The URL or the resource makes no sense.
@@ -58,7 +59,7 @@ def raise_fence(url: str, resource: str, token: int, *, timeout: float = 10.0) -
     from sqlalchemy.exc import DBAPIError  # noqa: PLC0415 -- the same
 
     check_resource(resource)
-    with engine_of(url) as engine, engine.connect() as connection:
+    with engine_of(url, within=timeout) as engine, engine.connect() as connection:
         Installed.in_database(connection).require_current()
         try:
             with translated():

@@ -28,7 +28,7 @@ def read_token(_context: click.Context, _parameter: click.Parameter, text: str) 
     default=10.0,
     show_default=True,
     metavar="SECONDS",
-    help="Longest wait for open transactions that have written the resource.",
+    help="Longest wait for a connection, then for open transactions that wrote the resource.",
 )
 def raise_fence(url: str, resource: str, token: int, *, timeout: float) -> None:
     """Set the mark of RESOURCE forward to TOKEN in the database at URL.

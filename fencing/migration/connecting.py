@@ -2,15 +2,62 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+import os
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sqlalchemy import URL
+    from sqlalchemy import URL, Engine
 
-__all__ = ["check_dialect", "read_url"]
+__all__ = ["CONNECT_SECONDS", "check_dialect", "engine_at", "read_url"]
+
+CONNECT_SECONDS = 10
+"""How long a server may take to let a command in, unless libpq is told otherwise, in seconds."""
+
+_LEAST_CONNECT_SECONDS = 2
+"""Less than that is rounded up by libpq, in seconds."""
 
 _DRIVER = "psycopg"
 """What every command connects with: this package requires it."""
+
+
+def engine_at(url: str | URL, *, within: float = CONNECT_SECONDS) -> Engine:
+    """An engine without a pool, which does not wait for a server that says nothing.
+
+    Args:
+        url: Names any driver or none; psycopg is used.
+        within: How long connecting may take, in seconds, where neither the URL nor the environment
+            has a ``connect_timeout`` of libpq's; at most `CONNECT_SECONDS`.
+
+    Raises:
+        ValueError: It cannot be read, or is not one of PostgreSQL.
+    """
+    import sqlalchemy as sa  # noqa: PLC0415 -- `fencing --help` does without
+
+    engine = sa.create_engine(read_url(url), poolclass=sa.NullPool, hide_parameters=True)
+
+    @sa.event.listens_for(engine, "do_connect")
+    def connect(dialect: Any, _record: Any, arguments: Any, options: dict[str, Any]) -> Any:  # noqa: ANN401 - SQLAlchemy's
+        given = options.get("connect_timeout") or os.environ.get("PGCONNECT_TIMEOUT")
+        if not given:
+            seconds = max(_LEAST_CONNECT_SECONDS, math.ceil(min(within, CONNECT_SECONDS)))
+            options["connect_timeout"] = given = seconds
+        try:
+            return dialect.connect(*arguments, **options)
+        except dialect.dbapi.errors.ConnectionTimeout as error:
+            raise type(error)(_silent(options, given)) from error
+
+    return engine
+
+
+def _silent(options: dict[str, Any], seconds: Any) -> str:  # noqa: ANN401 - a number, maybe in a text
+    host = options.get("host") or os.environ.get("PGHOST") or "localhost"
+    port = options.get("port") or os.environ.get("PGPORT") or 5432
+    return (
+        f'the server at "{host}", port {port}, did not let us in within {seconds} s: see that it '
+        "is a PostgreSQL and not overloaded, and that no firewall is in the way; to wait longer, "
+        "end the URL with ?connect_timeout=60"
+    )
 
 
 def read_url(text: str | URL) -> URL:

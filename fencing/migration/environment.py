@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fencing.errors import FencingUsageError
-from fencing.migration.connecting import check_dialect, read_url
+from fencing.migration.connecting import check_dialect, engine_at, read_url
 from fencing.schema.names import SCHEMA
 from fencing.tables.found import has_schema
 
@@ -172,7 +172,7 @@ def _connected(target: str | URL | Engine | Connection) -> Iterator[Connection]:
         engine = target
         check_dialect(engine.dialect.name)
     elif isinstance(target, str | sa.URL):
-        engine = sa.create_engine(read_url(target), poolclass=sa.NullPool)
+        engine = engine_at(target)
     else:
         raise TypeError(
             "install and uninstall take a URL, an Engine or a Connection, not "
