@@ -16,6 +16,8 @@ __all__ = ["verify"]
 
 FOUND, COULD_NOT_LOOK = 1, 2
 
+_NOTHING = object()
+
 
 @click.command()
 @click.argument("url", required=False, envvar="FENCING_DATABASE_URL")
@@ -117,10 +119,17 @@ def load(name: str) -> Any:  # noqa: ANN401 -- whatever the module has
         sys.path.insert(0, "")  # a console script does not look where it is called
     try:
         found: Any = importlib.import_module(module_name)
-    except ImportError as error:
+        for attribute in path.split("."):
+            found = getattr(found, attribute, _NOTHING)
+    except ModuleNotFoundError as error:
         raise click.UsageError(f"--models {name}: {error}") from error
-    for attribute in path.split("."):
-        if not hasattr(found, attribute):
-            raise click.UsageError(f"--models {name}: {module_name} has no {path}")
-        found = getattr(found, attribute)
+    except (Exception, SystemExit) as error:  # a module that ends the program is not healthy
+        told = " ".join(str(error).split())
+        what = type(error).__name__ + (f": {told}" if told else "")
+        raise click.UsageError(
+            f"--models {name}: importing {module_name} raised {what}; "
+            "let it be importable without the application around it"
+        ) from error
+    if found is _NOTHING:
+        raise click.UsageError(f"--models {name}: {module_name} has no {path}")
     return found

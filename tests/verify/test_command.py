@@ -156,6 +156,26 @@ def test_models_that_are_not_there_are_status_2(url, models, name, words):
 
 
 @pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("raise RuntimeError('no settings\\nat all')", "RuntimeError: no settings at all;"),
+        ("raise KeyError('HOME')", "KeyError: 'HOME';"),
+        ("raise ImportError('half')", "ImportError: half;"),
+        ("raise AssertionError", "AssertionError;"),
+        ("def broken(:", "SyntaxError: "),
+        ("raise SystemExit(0)", "SystemExit: 0;"),
+        ("def __getattr__(name): raise RuntimeError('later')", "RuntimeError: later;"),
+    ],
+)
+def test_a_module_that_raises_is_told_and_status_2(url, models, tmp_path, source, told):
+    (tmp_path / f"raising_{models}.py").write_text(source, "utf-8")
+    result = call(url, "--models", f"raising_{models}:Base")
+    assert result.exit_code == 2
+    assert f"importing raising_{models} raised {told}" in " ".join(result.output.split())
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
     "url",
     [
         f"postgresql://u:{SECRET}@127.0.0.1:1/x",
