@@ -81,8 +81,10 @@ def connect(url: str, **settings: Any) -> LockService:  # noqa: ANN401 - the ser
         **settings: For the service, ``namespace`` for instance; see there.
 
     Raises:
+        LockServiceError: No node of a Redis Cluster could be reached.
         ModuleNotFoundError: The service needs a package that is not installed; the message says
             which extra brings it.
+        OSError: A file that a setting names cannot be read, a certificate of etcd's for instance.
         TypeError: The address is not a ``str``, or a setting, also one that is written in the
             address, is none of the service's.
         ValueError: No lock service has such addresses, or the rest of it makes no sense.
@@ -93,7 +95,20 @@ def connect(url: str, **settings: Any) -> LockService:  # noqa: ANN401 - the ser
 
 
 def connect_async(url: str, **settings: Any) -> AsyncLockService:  # noqa: ANN401 - as above
-    """:func:`connect` for asyncio; not a coroutine, as nothing is sent yet."""
+    """:func:`connect` for asyncio; not a coroutine, as nothing is sent yet.
+
+    Args:
+        url: The address, as for :func:`connect`.
+        **settings: For the service; see there.
+
+    Raises:
+        ModuleNotFoundError: The service needs a package that is not installed; the message says
+            which extra brings it.
+        OSError: A file that a setting names cannot be read.
+        TypeError: The address is not a ``str``, or a setting, also one that is written in the
+            address, is none of the service's.
+        ValueError: No lock service has such addresses, or the rest of it makes no sense.
+    """
     kind, address = _kind_of(url)
     service: AsyncLockService = kind.find(twin=True).from_url(address, **settings)
     return service

@@ -274,4 +274,18 @@ class LockServiceError(FencingError):
 
 
 class FencingUsageError(FencingError):
-    """The call cannot be fenced the way it is made."""
+    """The call cannot be fenced the way it is made.
+
+    Trying again does not help: the program has to be changed, or how it is set up, and the message
+    says what to do. A lease, for instance, is presented in a transaction's first statement, so it
+    cannot be presented in one that has begun::
+
+        with Session(engine) as session:
+            session.get(Account, 42)
+            with fence(session, lease):  # FencingUsageError: commit or roll back first
+                ...
+
+    Others are a second ``with`` block of one lease, a two-phase transaction under a lease,
+    ``fence()`` on an engine that no guard was made for, a connection that is closed or busy, and a
+    schema ``fencing`` that is too old or too new for what is asked of it.
+    """

@@ -68,7 +68,21 @@ class Acquisition(Generic[AcquiredT]):
 
 
 class LockService(Grantor, Protocol):
-    """Who grants leases."""
+    """Who grants leases: locks that end by themselves, each with a fencing token.
+
+    What a guard is made with, ``Guard(locks, engine)``; it can be used alone as well, and then
+    nobody refuses a holder who has been overtaken. :class:`~fencing.PostgresLockService`,
+    :class:`~fencing.RedisLockService`, :class:`~fencing.RedlockService`,
+    :class:`~fencing.EtcdLockService` and :class:`~fencing.ZooKeeperLockService` are lock services.
+    One is made by its class, or for an address::
+
+        locks: LockService = fencing.connect("postgresql://localhost/bank")
+        with locks.acquire("account:42", ttl=10) as lease:
+            ...
+
+    It is a protocol, for annotations and for lock services of others, which need not inherit from
+    it.
+    """
 
     def acquire(
         self,
@@ -180,7 +194,11 @@ class LockService(Grantor, Protocol):
 
 
 class AsyncLockService(AsyncGrantor, Protocol):
-    """:class:`LockService` for asyncio."""
+    """:class:`LockService` for asyncio: what an ``AsyncGuard`` is made with.
+
+    Each of those lock services has a twin for it, such as :class:`~fencing.AsyncRedisLockService`.
+    One is made by its class, or for an address by :func:`fencing.connect_async`.
+    """
 
     def acquire(
         self,

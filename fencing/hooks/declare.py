@@ -49,14 +49,15 @@ def fenced_by(
 
     Args:
         template: The resource of a row, by its *database* columns: ``"account:{id}"``.
-        operations: What needs the lease, of ``"insert"``, ``"update"`` and ``"delete"``.
-        mode: ``"enforce"``: a write without the lease is refused; ``"observe"``: it passes, and
-            the database reports it.
+        operations: What needs the lease, of ``"insert"``, ``"update"`` and ``"delete"``; default:
+            all three.
+        mode: ``"enforce"``, the default: a write without the lease is refused; ``"observe"``: it
+            passes, and the database reports it.
 
     Raises:
         TypeError: An argument or what is decorated is of the wrong type.
         ValueError: The template names a column that the table has not, or one whose type has no
-            immutable text form.
+            immutable text form; an operation or the mode is none of these.
     """
     declaration = Declaration(
         Template.parse(template), check_operations(operations), check_mode(mode)
@@ -111,8 +112,8 @@ def _as_stored(column: Column[Any], value: object) -> object:
         not isinstance(value, wanted) or (wanted is int and isinstance(value, bool))
     ):
         raise TypeError(
-            f"{column.table.name}.{column.name} is a {column.type!r}, so its value must be a "
-            f"{wanted.__name__}, not {value!r}"
+            f"{column.table.name}.{column.name} is of type {column.type!r}, so its value must be "
+            f"of type {wanted.__name__}, not {value!r}"
         )
     return value
 

@@ -140,7 +140,7 @@ class TestResourceOf:
         ],
     )
     def test_a_value_of_another_type_is_refused(self, kind, value):
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match=r"id is of type .*, so its value must be of type"):
             resource_of(fenced_by("thing:{id}")(table(id=kind)), id=value)
 
     @pytest.mark.parametrize("value", [None, "a\0b", "x" * 513])

@@ -53,8 +53,8 @@ class EtcdLockService(BaseLockService):
     Args:
         endpoints: Its members, as ``http://127.0.0.1:2379`` or ``https://…``, one or several; the
             next one is asked when one does not answer.
-        namespace: What the keys in etcd begin with. Services with different namespaces know
-            nothing of each other.
+        namespace: What the keys in etcd begin with; default: ``"fencing"``. Services with
+            different namespaces know nothing of each other.
         user: Who asks; default: nobody in particular.
         password: His password.
         tls: How to verify etcd's certificate, and what to show; default, with ``https://``: as the
@@ -98,7 +98,7 @@ class EtcdLockService(BaseLockService):
 
         Args:
             url: As in ``etcd://user:password@host:2379,host2:2379/``; ``etcds://`` over TLS.
-            namespace: What the keys in etcd begin with.
+            namespace: As for the service.
             ca: A file with the certificates of those who may vouch for etcd; default: the system's.
             certificate: A file with a certificate of our own to show, and perhaps its key.
             key: A file with its key.

@@ -55,7 +55,8 @@ class PostgresLockService(BaseLockService):
     Args:
         database: An address, as libpq or SQLAlchemy reads it, or a function without arguments that
             makes a ``psycopg.Connection``.
-        max_connections: How many connections there may be at a time, besides the one to listen on.
+        max_connections: How many connections there may be at a time, besides the one to listen on;
+            at least 1, default: 8.
 
     Raises:
         TypeError: The database is given by something else.

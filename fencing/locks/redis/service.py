@@ -54,8 +54,8 @@ class RedisLockService(Administration, BaseLockService):
 
     Args:
         client: A ``redis.Redis`` or ``redis.RedisCluster``.
-        namespace: What the keys in Redis begin with. Services with different namespaces know
-            nothing of each other.
+        namespace: What the keys in Redis begin with; default: ``"fencing"``. Services with
+            different namespaces know nothing of each other.
         counter_ttl: How long Redis keeps the counter of a resource that nobody acquires, in
             seconds, at least a day; default: 30 days. It applies to a service that a guard uses,
             for then the database has the mark, and to counters that only such services use;
@@ -64,8 +64,8 @@ class RedisLockService(Administration, BaseLockService):
             renewal before the lease lasts longer (WAIT); default: none is waited for. A failover
             may still choose a replica that is not among them.
         replica_timeout: How long they are waited for, in seconds, 0.001 to 4, and shorter than
-            the client's ``socket_timeout``; less where a deadline leaves less. With too few, the
-            lock is given back and LockServiceError raised.
+            the client's ``socket_timeout``; default: 0.5; less where a deadline leaves less. With
+            too few, the lock is given back and LockServiceError raised.
 
     Raises:
         TypeError: The client is of another kind, an asyncio one for instance.
@@ -111,7 +111,7 @@ class RedisLockService(Administration, BaseLockService):
                 ``redis+cluster://host1:6379,host2:6379`` or
                 ``redis+sentinel://host1:26379,host2:26379/SERVICE``; see
                 :mod:`fencing.locks.redis.addresses`. The nodes of a cluster are found at once.
-            namespace: What the keys in Redis begin with.
+            namespace: As for the service.
             counter_ttl: As for the service.
             replicas: As for the service.
             replica_timeout: As for the service.

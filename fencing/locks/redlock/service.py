@@ -54,11 +54,11 @@ class RedlockService(BaseLockService):
 
     Args:
         clients: A ``redis.Redis`` for each node: an odd number of them, 3 or more.
-        namespace: What the keys on the nodes begin with. Services with different namespaces know
-            nothing of each other.
+        namespace: What the keys on the nodes begin with; default: ``"fencing"``. Services with
+            different namespaces know nothing of each other.
         node_timeout: How long a node's answer may take, in seconds, 0.001 to 2, connecting
-            included; less where the ttl is short (a quarter of it). Where the nodes are far away,
-            allow for several round trips.
+            included; default: 0.25; less where the ttl is short (a quarter of it). Where the nodes
+            are far away, allow for several round trips.
 
     Raises:
         TypeError: A client is of another kind, an asyncio one for instance.
@@ -97,7 +97,7 @@ class RedlockService(BaseLockService):
         Args:
             url: As in ``redlock://user:password@h1:6379,h2:6379,h3:6379/0``; ``redlocks://`` is
                 the same with TLS. User, password, database and query are for all nodes.
-            namespace: What the keys on the nodes begin with.
+            namespace: As for the service.
             node_timeout: As for the service.
             **kwargs: For ``redis.Redis.from_url``.
         """

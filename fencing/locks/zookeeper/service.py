@@ -54,8 +54,8 @@ class ZooKeeperLockService(BaseLockService):
 
     Args:
         hosts: The servers, as ``host:port,host:port/chroot``; the chroot, if any, must be there.
-        namespace: The node, under the chroot, under which all others are made. Services with
-            different namespaces know nothing of each other.
+        namespace: The node, under the chroot, under which all others are made; default:
+            ``"fencing"``. Services with different namespaces know nothing of each other.
         session_timeout: How long a waiter that has died or was stopped can keep those behind it
             waiting, in seconds, at least 0.1; default: 10. The servers bound it (``tickTime``).
             Leases do not depend on it.
