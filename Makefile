@@ -1,11 +1,21 @@
-# make demo    an expired lock holder, with and without fencing, on real servers
-# make test    the tests
-# make torture everything that can go wrong, on real servers, and whether it does harm
-# make mutants mistakes made on purpose, and which check catches each
-# make check   linters, types, import contracts and tests
-# make bench   locks beside other locks for Redis, on one server in one run
+# make demo        an expired lock holder, with and without fencing, on real servers
+# make test        the tests
+# make torture     everything that can go wrong, on real servers, and whether it does harm
+# make mutants     mistakes made on purpose, and which check catches each
+# make check       linters, types, import contracts, tests and the demonstration
+# make bench       locks beside other locks for Redis, on one server in one run
+# make model       the protocol, through all its states; needs spin and gcc
+# make test-oldest the tests, on the oldest version of each dependency
+# make test-15     what concerns the database, on PostgreSQL 15; needs Debian's postgresql-15
+# make lint        ruff
+# make types       mypy
+# make imports     the import contracts
+# make format      ruff changes what it can
+# make clean       removes the virtual environments and what tools have left
 #
-# Needs Python 3.11 or newer with venv, and nothing else. GNU make 3.81 (macOS) will do.
+# Needs Python 3.11 or newer with venv, and nothing else but what a line above says. Tests that need
+# Debian's etcd-server, zookeeper, pgbouncer, spin or gcc are skipped where it is not installed.
+# GNU make 3.81 (macOS) will do.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -13,7 +23,8 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Arguments for pytest: make test PYTEST_ARGS="-x tests/locks". Each worker has servers of its own.
 PYTEST_ARGS ?= -n auto --maxprocesses 4
-# Arguments for the torture: make torture TORTURE_ARGS="--seconds 600 --service all"
+# Arguments for the torture: make torture TORTURE_ARGS="--seconds 600 --service postgres". Its services
+# etcd and zookeeper, and so "all", need Debian's etcd-server and zookeeper.
 TORTURE_ARGS ?= --seconds 120
 # Arguments for the benchmark: make bench BENCH_ARGS="--redis redis://localhost"
 BENCH_ARGS ?=
@@ -27,7 +38,7 @@ ON_POSTGRES_15 := schema attacks hooks guard coverage postgres poolers verify re
 
 .PHONY: help
 help:
-	@sed -n 's/^# //p' Makefile | head -6
+	@sed -n '/^# make /s/^# //p' Makefile
 
 demo: $(VENV)/.demo
 	$(BIN)/fencing demo
@@ -39,8 +50,9 @@ test: $(VENV)/.dev
 model: $(VENV)/.dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/model
 
-# With a new seed each time, which it tells.
-torture: $(VENV)/.demo
+# With a new seed each time, which it tells. The tools for tests bring drivers for all its ways to the
+# database, and clients of etcd and ZooKeeper.
+torture: $(VENV)/.dev
 	$(BIN)/fencing torture $(TORTURE_ARGS)
 
 # Mistakes that are made on purpose, and who sees them.
