@@ -10,6 +10,7 @@ import redis
 import redis.asyncio
 from click.testing import CliRunner
 
+from fencing import connect, connect_async
 from fencing.cli.main import main
 from fencing.embedded import ValkeyProcess
 from fencing.embedded.cluster import ValkeyCluster
@@ -221,6 +222,29 @@ async def test_a_server_out_of_reach_is_an_error_of_the_lock_service(look):
         url = gone.url
     with pytest.raises(LockServiceError, match="cannot be reached"):
         await look(url)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "path", "told"),
+    [
+        ("redis", "99", "DB index is out of range"),
+        ("redis+sentinel", "primary", "a Redis is at the address of a Sentinel"),
+    ],
+)
+async def test_what_is_refused_on_the_way_there_is_no_missing_permission(
+    server, scheme, path, told
+):
+    url = f"{scheme}://127.0.0.1:{server.port}/{path}"
+    with connect(url) as locks, pytest.raises(LockServiceError, match=told):
+        await in_thread(locks.verify)
+    async with connect_async(url) as locks:
+        with pytest.raises(LockServiceError, match=told):
+            await locks.verify()
+    for command, status in (("verify", 2), ("locks", 1)):
+        result = CliRunner().invoke(main, [command, url])
+        assert result.exit_code == status
+        assert told in result.output
+        assert result.output.count("\n") == 1
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from fencing.locks.redis.connections import (
     async_cluster_like,
     client_like,
     cluster_like,
+    connection_of,
     pools_of,
 )
 from fencing.locks.redis.server import Refusal, gather
@@ -63,6 +64,9 @@ def facts_of(client: AnyClient, namespace: str, *, replicas: int = 0) -> dict[st
     looker: Any = None
     try:
         looker = cluster_like(client) if by_cluster else client_like(client)
+        if not by_cluster:
+            # What is refused on the way there is none of the answers below.
+            looker.connection_pool.release(connection_of(looker.connection_pool))
         facts: dict[str, Facts] = {}
         for node, options in _nodes(looker, by_cluster=by_cluster):
 
@@ -101,6 +105,9 @@ async def afacts_of(
         async with asyncio.timeout(WITHIN_SECONDS):
             if by_cluster:
                 await looker.initialize()
+            else:
+                pool = looker.connection_pool
+                await pool.release(await connection_of(pool))
             facts: dict[str, Facts] = {}
             for node, options in _nodes(looker, by_cluster=by_cluster):
 
