@@ -45,7 +45,13 @@ def raise_fence(url: str, resource: str, token: int, *, timeout: float) -> None:
     with failing_in_one_line():
         raised = administration.raise_fence(url, resource, token, timeout=timeout)
         where = place(url)
+    meaning = (
+        "who held it is overtaken."
+        if raised.before
+        else "no holder of it was ever admitted in this database, so none is overtaken: see that "
+        "the name is right."
+    )
     click.echo(
         f'Raised the mark of "{resource}" in {where} from {raised.before or "none"} to '
-        f"{raised.after}; who held it is overtaken."
+        f"{raised.after}; {meaning}"
     )

@@ -107,12 +107,20 @@ def call(*arguments):
 
 def test_the_command_says_both(owner, fenced_database):
     name = make_url(fenced_database).database
-    first = call(fenced_database, "a", "5")
-    assert first.exit_code == 0
-    assert first.output.startswith(f'Raised the mark of "a" in database "{name}"')
-    assert "from none to 5; who held it is overtaken." in first.output
-    assert "from 5 to 9;" in call(fenced_database, "a", "9").output
+    admit(owner, 5, resource="a")
+    result = call(fenced_database, "a", "9")
+    assert result.exit_code == 0
+    assert result.output.startswith(f'Raised the mark of "a" in database "{name}"')
+    assert "from 5 to 9; who held it is overtaken." in result.output
     assert tokens(owner) == {"a": 9}
+
+
+def test_a_name_that_nobody_has_used_here_may_be_a_wrong_one(fenced_database):
+    result = call(fenced_database, "acount:42", "5")
+    assert result.exit_code == 0
+    assert "from none to 5; no holder of it was ever admitted in this database" in result.output
+    assert "see that the name is right" in result.output
+    assert "who held it is overtaken" not in result.output
 
 
 def test_what_the_command_refuses_is_one_line(fenced_database):
