@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import click
 
 __all__ = ["raise_fence"]
@@ -18,6 +20,13 @@ def read_token(_context: click.Context, _parameter: click.Parameter, text: str) 
     return int(text)
 
 
+def check_number(_context: click.Context, _parameter: click.Parameter, seconds: float) -> float:
+    """Refuse NaN, which a range of click's lets through."""
+    if math.isnan(seconds):
+        raise click.BadParameter("it must be a number of seconds, not nan")
+    return seconds
+
+
 @click.command("raise")
 @click.argument("url")
 @click.argument("resource")
@@ -25,6 +34,7 @@ def read_token(_context: click.Context, _parameter: click.Parameter, text: str) 
 @click.option(
     "--timeout",
     type=click.FloatRange(0.001, 86_400),
+    callback=check_number,
     default=10.0,
     show_default=True,
     metavar="SECONDS",

@@ -134,6 +134,14 @@ def test_what_the_command_refuses_is_one_line(fenced_database):
         assert call("--", fenced_database, "a", token).exit_code == 2
 
 
+@pytest.mark.parametrize("timeout", ["nan", "-nan", "inf", "-inf", "0", "86401", "x"])
+def test_a_timeout_that_is_none_is_a_mistake_in_the_call(fenced_database, owner, timeout):
+    result = call(fenced_database, "a", "5", f"--timeout={timeout}")
+    assert result.exit_code == 2
+    assert "Invalid value for '--timeout'" in result.output
+    assert tokens(owner) == {}
+
+
 def test_who_is_not_the_owner_is_told_so_in_one_line(owner, fenced_database):
     role = f"app_{make_url(fenced_database).database}"
     owner.execute(f"CREATE ROLE {role} LOGIN".encode())
