@@ -97,6 +97,19 @@ def test_what_is_no_age(fenced_database, text):
     assert "is no length of time; it looks like 30d, 12h or 1d12h" in result.output
 
 
+@pytest.mark.parametrize("options", [(), ("--dry-run",)])
+@pytest.mark.parametrize("age", ["36501d", "99999999999d", f"{'9' * 400}s"])
+def test_an_age_beyond_what_a_database_knows(fenced_database, age, options):
+    result = call(fenced_database, "--older-than", age, *options)
+    assert result.exit_code == 2
+    assert "Invalid value for '--older-than'" in result.output
+    assert "the largest value is 36500d" in result.output
+
+
+def test_the_largest_age(fenced_database):
+    assert call(fenced_database, "--older-than", "36500d").exit_code == 0
+
+
 def test_it_tells_what_it_did(old, connect, fenced_database):
     enter(connect(autocommit=False), ("old:3", 7, ALICE))
     result = call(fenced_database, "--older-than", "30d", "--batch", "7")
