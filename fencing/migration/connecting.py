@@ -70,6 +70,11 @@ def read_url(text: str | URL) -> URL:
 
     try:
         url = make_url(text)
+    except ValueError:  # of the port; not told, for without a host it is the password
+        raise ValueError(
+            "the port in the database URL is no number; it looks like "
+            "postgresql://user:password@host:5432/database"
+        ) from None
     except Exception:  # noqa: BLE001 -- whichever it is
         # Whatever it says may quote the URL, which may hold a password.
         raise ValueError(

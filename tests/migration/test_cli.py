@@ -85,6 +85,13 @@ def test_a_failure_is_one_line_and_status_1(url):
     assert SECRET not in result.output
 
 
+def test_a_port_that_is_none_is_told_without_what_it_is():
+    result = call(install, f"postgresql://u:{SECRET}/x")
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: the port in the database URL is no number")
+    assert SECRET not in result.output
+
+
 def test_a_refusal_of_the_server_is_one_line(database):
     with psycopg.connect(plain_url(database)) as connection:
         connection.execute("CREATE SCHEMA fencing")

@@ -254,3 +254,13 @@ class TestCommand:
         assert done.exit_code == 2
         assert done.output.startswith("Error: ")
         assert done.output.count("\n") == 1
+        listed = CliRunner().invoke(main, ["locks", url])
+        assert "see that it runs and its address is right" in done.output
+        assert "see that it runs and its address is right" in listed.output
+
+    @pytest.mark.parametrize("command", ["verify", "locks"])
+    def test_a_port_that_is_none_is_told_without_what_it_is(self, command: str) -> None:
+        done = CliRunner().invoke(main, [command, "etcd://127.0.0.1:secret"])
+        assert done.exit_code != 0
+        assert done.output.startswith("Error: the port of an etcd must be a number")
+        assert "secret" not in done.output

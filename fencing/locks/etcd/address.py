@@ -87,7 +87,13 @@ def _scheme_of(endpoint: str) -> str:
             "an endpoint of etcd is http://host:port or https://host:port, without anything else; "
             "user and password are given apart"
         )
-    _ = parts.port  # which raises ValueError unless it is one
+    try:
+        _ = parts.port
+    except ValueError:  # which tells the port, that may be part of a password
+        raise ValueError(
+            f"the port of an etcd must be a number up to 65535, such as {PORT}; what is special in "
+            "a password must be escaped (%40 for @, %2F for /)"
+        ) from None
     return parts.scheme
 
 

@@ -19,7 +19,7 @@ from kazoo.protocol.serialization import Connect
 
 from fencing.clock import now
 from fencing.errors import LockServiceError
-from fencing.locks.zookeeper.trouble import trouble_of
+from fencing.locks.zookeeper.trouble import UNREACHABLE, trouble_of
 from fencing.locks.zookeeper.verifying import Server, judged, members_in
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def verify(session: Session, asked: Asked) -> ServiceVerification:
         found[place] = Server() if with_tls else _server(host, port, asked.session_timeout)
     if all(server.failure for server in found.values()):
         told = "; ".join(f"{place}: {server.failure}" for place, server in found.items())
-        raise LockServiceError(f"lock service: ZooKeeper cannot be reached ({told})")
+        raise LockServiceError(f"lock service: {UNREACHABLE} ({told})")
     members, chroot_is_there = _told_in_session(session, asked.chroot)
     return judged(found, asked, members=members, chroot_is_there=chroot_is_there)
 

@@ -7,7 +7,12 @@ from kazoo import exceptions
 from fencing.locks.asking import Trouble
 from fencing.locks.zookeeper.asking import Refused
 
-__all__ = ["refusal_of", "silence", "trouble_of"]
+__all__ = ["UNREACHABLE", "refusal_of", "silence", "trouble_of"]
+
+UNREACHABLE = (
+    "ZooKeeper cannot be reached: see that it runs and its address is right, then try again"
+)
+"""What it means that none of its servers lets us in."""
 
 _WORDS: list[tuple[type[BaseException], str]] = [
     (exceptions.NoNodeError, "no node"),
@@ -68,7 +73,7 @@ _MEANINGS: list[tuple[type[BaseException], bool, str]] = [
     (
         OSError,
         True,
-        "ZooKeeper cannot be reached: see that it runs and its address is right, then try again",
+        UNREACHABLE,
     ),
 ]
 
