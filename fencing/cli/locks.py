@@ -78,24 +78,29 @@ def locks(
         return
     for state in found:
         click.echo(_line(state))
-    click.echo(f"{len(found)} held.")
+    # Where nothing is found, it may have been looked for in the wrong place.
+    in_namespace = "" if found or _in_postgres(url) else f" in the namespace {_quoted(namespace)}"
+    click.echo(f"{len(found)} held{in_namespace}.")
 
 
 def _service_at(url: str, *, namespace: str, cluster: bool) -> Any:  # noqa: ANN401 - of any kind
     from fencing.connecting import connect
 
-    scheme = url.partition("://")[0].lower()
     if cluster:
-        if not scheme.startswith("redis"):
+        if not url.lower().startswith("redis"):
             raise click.UsageError("--cluster is for a Redis, and says that it is one of a cluster")
         from fencing.locks.redis.addresses import as_cluster
 
         url = as_cluster(url)
-    if not scheme.startswith("postgres"):
+    if not _in_postgres(url):
         return connect(url, namespace=namespace)
     if namespace != "fencing":
         raise click.UsageError("there are no namespaces in PostgreSQL, so --namespace names none")
     return connect(url)
+
+
+def _in_postgres(url: str) -> bool:
+    return url.lower().startswith("postgres")
 
 
 def _place(url: str) -> str:

@@ -58,6 +58,8 @@ def verify(
     of_service = of_redis or scheme in ("redlock", "redlocks", "etcd", "etcds", "zookeeper", "zk")
     if of_service and models:
         raise click.UsageError("--models goes with the URL of a database")
+    if scheme.startswith("postgres") and namespace != "fencing":
+        raise click.UsageError("there are no namespaces in PostgreSQL, so --namespace names none")
     from fencing.tables.refusals import describe
 
     try:

@@ -50,6 +50,18 @@ def test_locks_are_listed_and_taken_away(where: tuple[str, dict[str, str]]) -> N
         assert not other.owned()
 
 
+def test_where_nothing_is_held_it_says_where_it_has_looked(
+    where: tuple[str, dict[str, str]],
+) -> None:
+    url, settings = where
+    if not settings:  # PostgreSQL has no namespaces
+        assert output_of(url) == "0 held.\n"
+        return
+    namespace = settings["namespace"]
+    told = output_of(url, "--namespace", namespace)
+    assert told == f'0 held in the namespace "{namespace}".\n'
+
+
 @pytest.mark.parametrize(
     ("url", "option", "said"),
     [

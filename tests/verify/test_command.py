@@ -200,6 +200,12 @@ def test_no_url_says_what_is_missing():
     assert "FENCING_DATABASE_URL" in result.output
 
 
+def test_a_database_has_no_namespaces(url):
+    result = call(url, "--namespace", "mine")
+    assert result.exit_code == 2
+    assert "there are no namespaces in PostgreSQL" in " ".join(result.output.split())
+
+
 def test_a_password_is_never_printed(site, url):
     with psycopg.connect(site.url) as connection:
         # Where the server trusts everybody, any will do.

@@ -361,6 +361,14 @@ class TestCommand:
         assert result.output.count("\n") == 1
         assert SECRET not in result.output
 
+    @pytest.mark.parametrize("namespace", ["", "a{b}"])
+    def test_a_namespace_that_no_service_takes(self, server, namespace):
+        result = call(server.url, "--namespace", namespace)
+        assert result.exit_code == 2
+        assert result.output.startswith("Error: namespace must ")
+        listed = CliRunner().invoke(main, ["locks", server.url, "--namespace", namespace])
+        assert listed.output == result.output
+
     def test_models_belong_to_databases(self, server):
         result = call(server.url, "--models", "x:y")
         assert result.exit_code == 2

@@ -25,6 +25,7 @@ from fencing.locks.redis.connections import (
     connection_of,
     pools_of,
 )
+from fencing.locks.redis.scripts import check_namespace
 from fencing.locks.redis.server import Refusal, gather
 from fencing.locks.redis.trouble import REDIS_ERRORS, trouble_of
 from fencing.locks.redis.verifying import judged
@@ -137,9 +138,10 @@ def verify_url(url: str, namespace: str) -> ServiceVerification:
         namespace: What the keys of the lock service begin with.
 
     Raises:
-        ValueError: The URL cannot be read.
+        ValueError: The URL cannot be read, or keys cannot begin so.
         LockServiceError: A server could not be reached.
     """
+    check_namespace(namespace)
     with client_at(url) as client:
         found = verify(client, namespace)
     if not any(finding.code == "cluster-client" for finding in found.findings):
