@@ -67,9 +67,17 @@ class Struck:
         return self.kinds[name].strike(self.stage, chance or Random(1))
 
     def perform(self, name: str, chance: Random | None = None) -> None:
-        """A fault from its beginning to its end."""
-        for seconds in self.strike(name, chance):
-            self.wait(seconds)
+        """A fault from its beginning to its end; servers may have to find together before."""
+
+        def passes() -> bool:
+            try:
+                for seconds in self.strike(name, chance):
+                    self.wait(seconds)
+            except MissedError:
+                return False
+            return True
+
+        until(passes, f"{name!r} has missed its servers")
 
     @staticmethod
     def wait(seconds: float) -> None:

@@ -63,7 +63,10 @@ class Script:
             for package, names in ((_OURS, self.uses), (self.package, (self.name,)))
             for name in names
         ]
-        text = "".join(texts)
+        self.become("".join(texts))
+
+    def become(self, text: str) -> None:
+        """Be another script from now on: for who makes a mistake on purpose, to see who sees it."""
         object.__setattr__(self, "text", text)
         # SHA-1 is what EVALSHA names a script by; nothing rests on its strength.
         digest = hashlib.sha1(text.encode(), usedforsecurity=False)

@@ -106,9 +106,10 @@ def work_until_told(parent: Parent, url: str, namespace: str) -> None:
         timer = threading.Timer(delay, signal.pthread_kill, [main, signal.SIGINT])
         try:
             timer.start()
-            while True:
+            while timer.is_alive():
                 with locks.acquire("r", ttl=60):
                     time.sleep(0.0005)
+            timer.join()  # it came in a __del__ then, where nothing can be raised
         except KeyboardInterrupt:
             interrupted += 1
         timer.join()

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
-from fencing.torture.faults import database
+from fencing.torture.faults import MissedError, database
 from tests.torture.faults.conftest import perform, value
 
 STARTED = "SELECT pg_postmaster_start_time()"
@@ -45,9 +45,10 @@ def test_a_killed_backend_takes_all_sessions_with_it(stage, chance, connect, unl
     assert unlogged() == 0
 
 
-def test_who_kills_a_backend_and_finds_none_does_nothing(stage, chance):
+def test_who_kills_a_backend_and_finds_none_has_missed(stage, chance):
     before = value(stage.owner, STARTED)
-    perform(database.kill_a_backend(stage, chance))
+    with pytest.raises(MissedError):
+        perform(database.kill_a_backend(stage, chance))
     assert value(stage.owner, STARTED) == before
 
 
