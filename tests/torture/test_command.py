@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -19,6 +20,20 @@ from fencing.cli.main import main
 from fencing.embedded.asking import until
 from fencing.torture.run import _on_interrupt
 from fencing.torture.services import SERVICES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """For the temporary files of one process, which are not to be taken for those of another test.
+
+    Not pytest's, whose path may be too long for a socket in it.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)  # PostgreSQL may run as another user
+        yield Path(name)
 
 
 def invoke(*arguments: str) -> Result:
@@ -100,15 +115,14 @@ def test_what_cannot_be_kept_is_told_all_the_same(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_servers_start_leaves_nothing(number: signal.Signals) -> None:
-    before = set(Path(tempfile.gettempdir()).glob("fencing-*"))
+def test_a_signal_while_servers_start_leaves_nothing(number: signal.Signals, folder: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "fencing.cli.main", "torture", "--seconds", "3600"],
         stdout=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(folder)},
     ) as process:
         try:
-            until(lambda: _folders("fencing-torture-") - before, "it began")
+            until(lambda: any(folder.glob("fencing-torture-*")), "it began")
             children = psutil.Process(process.pid).children(recursive=True)
             process.send_signal(number)
             process.communicate(timeout=120)
@@ -116,7 +130,7 @@ def test_a_signal_while_servers_start_leaves_nothing(number: signal.Signals) -> 
             process.kill()
     assert process.returncode == 128 + number
     assert psutil.wait_procs(children, timeout=60)[1] == []
-    until(lambda: _folders("fencing-") <= before, "the folders were removed")
+    until(lambda: not any(folder.iterdir()), "its folders were removed")
 
 
 def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,8 +151,7 @@ def test_it_knows_every_lock_service() -> None:
         assert name in result.stderr
 
 
-def test_an_interrupt_ends_it_early_and_it_checks_what_it_has(tmp_path: Path) -> None:
-    before = set(Path(tempfile.gettempdir()).glob("fencing-*"))
+def test_an_interrupt_ends_it_early_and_it_checks_what_it_has(tmp_path: Path, folder: Path) -> None:
     with subprocess.Popen(
         [
             sys.executable, "-m", "fencing.cli.main", "torture", "--seconds", "3600", "--json",
@@ -146,10 +159,10 @@ def test_an_interrupt_ends_it_early_and_it_checks_what_it_has(tmp_path: Path) ->
             "--service", "redis", "--service", "postgres",
         ],
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(folder)},
     ) as process:  # fmt: skip
         try:
-            until(lambda: _workers_have_written(before), "anything was committed")
+            until(lambda: _workers_have_written(folder), "anything was committed")
             children = psutil.Process(process.pid).children(recursive=True)
             process.send_signal(signal.SIGINT)
             told, _ = process.communicate(timeout=120)
@@ -161,18 +174,10 @@ def test_an_interrupt_ends_it_early_and_it_checks_what_it_has(tmp_path: Path) ->
     assert run["violations"] == []
     assert run["writes"] > 0
     assert psutil.wait_procs(children, timeout=60)[1] == []
-    until(
-        lambda: set(Path(tempfile.gettempdir()).glob("fencing-*")) <= before,
-        "the folders were removed",
-    )
+    until(lambda: not any(folder.iterdir()), "its folders were removed")
 
 
-def _folders(prefix: str) -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob(f"{prefix}*"))
-
-
-def _workers_have_written(before: set[Path]) -> bool:
-    folders = set(Path(tempfile.gettempdir()).glob("fencing-torture-*")) - before
+def _workers_have_written(folder: Path) -> bool:
     return any(
-        "committed" in record.read_text() for folder in folders for record in folder.glob("*.jsonl")
+        "committed" in record.read_text() for record in folder.glob("fencing-torture-*/*.jsonl")
     )
