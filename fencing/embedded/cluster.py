@@ -33,6 +33,28 @@ SETTINGS = (
 # fmt: on
 
 
+class _Node(ValkeyProcess):
+    """A server of a cluster.
+
+    Args:
+        *arguments: Further command-line arguments, for settings.
+
+    Attributes:
+        bus: Its other port, on which the other nodes find it.
+    """
+
+    def __init__(self, *arguments: str) -> None:
+        super().__init__("--cluster-enabled", "yes", *arguments)
+        self.bus = free_port()
+
+    def _choose_ports(self) -> None:
+        super()._choose_ports()
+        self.bus = free_port()
+
+    def _ports(self) -> Sequence[str]:
+        return *super()._ports(), "--cluster-port", str(self.bus)
+
+
 class ValkeyCluster:
     """Primaries that share the slots evenly, and replicas of theirs.
 
@@ -54,13 +76,7 @@ class ValkeyCluster:
         self._primaries = nodes
         self._replicas = replicas
         count = nodes * (1 + replicas) + spare
-        self._buses = [free_port() for _ in range(count)]
-        self.nodes = [
-            ValkeyProcess(
-                "--cluster-enabled", "yes", "--cluster-port", str(bus), *SETTINGS, *settings
-            )
-            for bus in self._buses
-        ]
+        self.nodes = [_Node(*SETTINGS, *settings) for _ in range(count)]
 
     @property
     def port(self) -> int:
@@ -130,8 +146,8 @@ class ValkeyCluster:
             for number, node in enumerate(self.nodes):
                 # So that whatever happens first, no two nodes are of one age.
                 self.ask(node, "CLUSTER SET-CONFIG-EPOCH", number + 1)
-            for node, bus in zip(self.nodes, self._buses, strict=True):
-                self.ask(self.nodes[0], "CLUSTER MEET", "127.0.0.1", node.port, bus)
+            for node in self.nodes:
+                self.ask(self.nodes[0], "CLUSTER MEET", "127.0.0.1", node.port, node.bus)
             until(self._met, "the nodes did not meet")
             self._replicate()
             until(self._formed, "the cluster did not form")

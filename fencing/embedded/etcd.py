@@ -70,10 +70,17 @@ class EtcdProcess(LocalServer):
         self._program = program or find_program("etcd", "etcd-server")
         self._arguments = arguments
         self._scheme = scheme
-        self._peer_port = free_port()
-        self._metrics_port = free_port()
+        self._choose_others()
         signals = Signals(orderly=signal.SIGTERM, disposal=signal.SIGKILL, orphaned=signal.SIGKILL)
         super().__init__(ServerProcess("etcd", signals, in_memory=True), None)
+
+    def _choose_others(self) -> None:
+        self._peer_port = free_port()
+        self._metrics_port = free_port()
+
+    def _choose_ports(self) -> None:
+        super()._choose_ports()
+        self._choose_others()
 
     @property
     def endpoint(self) -> str:

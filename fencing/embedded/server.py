@@ -71,6 +71,10 @@ class LocalServer(ABC):
     def launch(self) -> None:
         """Start it without waiting until it serves; `await_ready` must follow."""
 
+    def _choose_ports(self) -> None:
+        """Take free ports instead of those that another process has taken."""
+        self.port = free_port()
+
     @abstractmethod
     def _serves(self) -> bool:
         """Whether our process serves."""
@@ -100,10 +104,10 @@ class LocalServer(ABC):
                 self.process.until(self._serves, self.START_TIMEOUT)
             except EmbeddedServerError:
                 # Another process may have taken the port between our look and the server's.
-                taken = self.pid is None and "Address already in use" in self.process.tail()
+                taken = self.pid is None and "address already in use" in self.process.tail().lower()
                 if not taken or self._fixed_port or attempt == PORT_ATTEMPTS - 1:
                     raise
-                self.port = free_port()
+                self._choose_ports()
                 self.launch()
             else:
                 self._fixed_port = True

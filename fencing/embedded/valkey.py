@@ -83,11 +83,14 @@ class ValkeyProcess(LocalServer):
         # fmt: off
         defaults: Sequence[str] = (
             "--bind", "127.0.0.1",
-            "--port", str(self.port),
+            *self._ports(),
             "--dir", str(self.process.directory),
         )
         # fmt: on
         self.process.run([self._program, *defaults, *self._arguments])
+
+    def _ports(self) -> Sequence[str]:
+        return "--port", str(self.port)
 
     def _serves(self) -> bool:
         """Whether the answer comes from our process, and its data is loaded."""

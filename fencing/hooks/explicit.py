@@ -117,7 +117,7 @@ class _FencedBinds:
         self._unfinished: SessionTransaction | None = None
         self._had_own = "get_bind" in vars(session)
         self._original = session.get_bind
-        session.get_bind = self._mine = self._get_bind  # type: ignore[method-assign]  # of this session alone
+        session.get_bind = self._mine = self._get_bind  # type: ignore[method-assign]  # on this instance alone
 
     def _get_bind(self, *args: Any, **kwargs: Any) -> Engine | Connection:  # noqa: ANN401 - passed on
         bind = self._original(*args, **kwargs)

@@ -8,13 +8,15 @@ import shutil
 import socket
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 import redis
 
 from fencing import embedded
+from fencing.embedded import cluster as cluster_module
+from fencing.embedded import etcd as etcd_module
 from fencing.embedded import places
 from fencing.embedded import postgres as postgres_module
 from fencing.embedded import server as server_module
@@ -258,6 +260,28 @@ class TestAPortIsTaken:
         monkeypatch.setattr(server_module, "free_port", lambda: ports.pop(0))
         with server() as running:
             assert running.port != taken
+            assert not ports
+
+    @pytest.mark.parametrize(
+        ("module", "make"),
+        [
+            (cluster_module, lambda: cluster_module.ValkeyCluster(3)),
+            pytest.param(
+                etcd_module,
+                EtcdProcess,
+                marks=pytest.mark.skipif(not shutil.which("etcd"), reason="etcd is not installed"),
+            ),
+        ],
+        ids=["cluster", "etcd"],
+    )
+    def test_of_the_others_that_a_server_has(
+        self, module: Any, make: Callable[[], Any], taken: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ports = [taken]
+        monkeypatch.setattr(
+            module, "free_port", lambda: ports.pop() if ports else places.free_port()
+        )
+        with make():
             assert not ports
 
     def test_that_was_asked_for(self, taken: int) -> None:

@@ -138,7 +138,7 @@ class ClusterServers(ServersTogether):
         return chance.choice(found)
 
     def _of_role(self, role: str) -> list[ValkeyProcess]:
-        found = []
+        found: list[ValkeyProcess] = []
         with missed_if(redis.RedisError):
             for node in self.cluster.nodes:
                 if node.pid is None or node.port in self._standing:
