@@ -278,7 +278,7 @@ class History:
         loses_acknowledged: Whether the database itself lost what it had acknowledged (a standby
             that lags was promoted): the one thing that no guard can mend.
         lingers: How much longer than a lease the lock service may wait for somebody who is gone,
-            and somebody for it after a fault, in seconds.
+            in seconds.
         seconds: How long workers worked, in seconds.
         interrupted: Whether that was ended early.
     """

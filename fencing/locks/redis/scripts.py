@@ -46,7 +46,6 @@ class Script:
             requests all of whose keys are there, and a queue seldom is.
         text: The script.
         sha: What Redis names it by.
-        evalsha: The first two words of the command that runs it, as they are on the wire.
     """
 
     name: str
@@ -55,7 +54,6 @@ class Script:
     keys: int = 4
     text: str = field(init=False, repr=False)
     sha: str = field(init=False, repr=False)
-    evalsha: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         texts = [
@@ -63,15 +61,11 @@ class Script:
             for package, names in ((_OURS, self.uses), (self.package, (self.name,)))
             for name in names
         ]
-        self.become("".join(texts))
-
-    def become(self, text: str) -> None:
-        """Be another script from now on: for who makes a mistake on purpose, to see who sees it."""
+        text = "".join(texts)
         object.__setattr__(self, "text", text)
         # SHA-1 is what EVALSHA names a script by; nothing rests on its strength.
         digest = hashlib.sha1(text.encode(), usedforsecurity=False)
         object.__setattr__(self, "sha", digest.hexdigest())
-        object.__setattr__(self, "evalsha", f"$7\r\nEVALSHA\r\n$40\r\n{self.sha}\r\n".encode())
 
 
 ACQUIRE = Script("acquire", uses=("acquire_free", "issue", "hand_over", "given_back"))

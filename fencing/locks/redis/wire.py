@@ -6,6 +6,7 @@ of each word: a service that keeps ten thousand leases alive sends as many reque
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoScriptError
@@ -41,7 +42,12 @@ def packed(request: Request, *, by_text: bool = False) -> bytes:
     words = (b"%d" % len(keys), *keys, *args)
     if by_text:
         return packed_words(b"EVAL", script.text.encode(), *words)
-    return b"*%d\r\n%b%b" % (2 + len(words), script.evalsha, _wire_form(words))
+    return b"*%d\r\n%b%b" % (2 + len(words), _evalsha(script.sha), _wire_form(words))
+
+
+@cache  # of the few scripts there are
+def _evalsha(sha: str) -> bytes:
+    return _wire_form((b"EVALSHA", sha.encode()))
 
 
 def packed_words(*words: bytes) -> bytes:

@@ -25,9 +25,7 @@ def wrongly_denied(history: History) -> Iterator[tuple[Acquisition, str]]:
         if acquisition.leases or acquisition.answered_at is None or acquisition.blocked_by:
             continue
         since, until = acquisition.asked_at, acquisition.answered_at
-        # Who had a session with it has one again when the old one has ended, at the latest.
-        after = acquisition.ttl + history.lingers
-        if any(faults.during(since, until, *_SERVERS, after=after)) or any(
+        if any(faults.during(since, until, *_SERVERS, after=acquisition.ttl)) or any(
             faults.of_worker(acquisition.worker, since, until)
         ):
             continue

@@ -49,8 +49,7 @@ class LockServers(ABC):
     """Whether, without faults, two leases on one resource are never believed in at a time."""
 
     lingers: ClassVar[float] = 0.0
-    """How much longer than a lease it may wait for somebody who is gone, and somebody for it after
-    a fault, in seconds: as long as a session lasts, where there are sessions."""
+    """How much longer than a lease it may wait for somebody who is gone, in seconds."""
 
     @abstractmethod
     def start(self, stage: Stage) -> None:

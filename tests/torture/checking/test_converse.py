@@ -265,16 +265,6 @@ def test_the_lock_service_fails_without_a_fault():
     return world.history()
 
 
-def test_who_had_a_session_with_a_server_may_have_no_other_for_some_time():
-    world = two_leases()
-    world.fault("killed", "server", Harm.LOCK_SERVICE)
-    world.tick(TTL + 5)
-    world.deny("register:0", error="LockServiceError")
-    history = world.history()
-    assert find(WITNESS, replace(history, lingers=4.9))
-    assert find(WITNESS, replace(history, lingers=5.1)) == []
-
-
 @catches(WITNESS, "not granted, and nobody was in the way")
 def test_two_that_were_denied_do_not_excuse_each_other():
     return denied(denied(two_leases())).history()
