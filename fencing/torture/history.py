@@ -176,7 +176,8 @@ class Transaction:
         worker: The worker.
         acquisition: Under whose leases; ``None`` if it presented none.
         kind: What it did: ``"add"``, ``"append"``, ``"transfer"``; ``"look"`` and ``"stream"`` only
-            read; ``"unfenced"`` and ``"leaked"`` are attempts that must be refused.
+            read; ``"readmission"`` only admits its leases again; ``"unfenced"`` and ``"leaked"``
+            are attempts that must be refused.
         path: The way to the database: ``"orm"``, ``"core"``, ``"psycopg"``, ``"async"`` ...
         isolation: ``"READ COMMITTED"`` ...
         began_at: When it began, in seconds of :func:`fencing.clock.now`.

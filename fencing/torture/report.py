@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from fencing.torture.checking import check, longest_wait
+from fencing.torture.checking.views import READMISSION, REFUSABLE, WORKING
 from fencing.torture.history import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
     from fencing.torture.checking import Violation
-    from fencing.torture.history import History
+    from fencing.torture.history import History, Transaction
     from fencing.torture.settings import Settings
 
 __all__ = ["Report"]
@@ -27,6 +28,10 @@ _SHOWN = 20
 class Report:
     """Figures of a run, and what was wrong.
 
+    What workers did in the database is of three sorts, each counted by outcome
+    (:class:`fencing.torture.history.Outcome`): work under leases, admissions made again, which do
+    no work, and attempts that must be refused.
+
     Attributes:
         lock_service: Who granted leases.
         guarded: Whether there was a guard.
@@ -35,10 +40,14 @@ class Report:
         interrupted: Whether that was ended early.
         acquisitions: How many were granted.
         not_granted: How many were not, by error.
-        transactions: How many, by outcome (:class:`fencing.torture.history.Outcome`).
+        transactions: How many did work under leases, or tried to, by outcome.
+        readmissions: How often leases were admitted again before further work, by outcome.
+        attempts: How many tried to work without a lease, or with the claim that another transaction
+            had left behind, by outcome. They are refused, unless something else ends them before.
         writes: How many changes of rows the database accepted.
-        refusals: What was refused, by error.
-        resolved: What unknown outcomes were found to be.
+        refusals: How many of ``transactions`` were refused, by error. Readmissions and attempts
+            that were refused do not belong here: they are told by their outcomes.
+        resolved: What unknown outcomes of work and of attempts were found to be.
         faults: How many, by kind.
         left_out: What the run went without, as it is not installed; and what would bring it.
         longest_wait: The longest that a successor waited for a lease that it then got, in seconds;
@@ -54,6 +63,8 @@ class Report:
     acquisitions: int
     not_granted: Mapping[str, int]
     transactions: Mapping[str, int]
+    readmissions: Mapping[str, int]
+    attempts: Mapping[str, int]
     writes: int
     refusals: Mapping[str, int]
     resolved: Mapping[str, int]
@@ -66,6 +77,7 @@ class Report:
     def of(cls, history: History, settings: Settings, *, left_out: Sequence[str] = ()) -> Self:
         """Check a history, and tell of it."""
         longest = longest_wait(history)
+        work = _of_kinds(history, WORKING)
         return cls(
             lock_service=history.lock_service,
             guarded=settings.guarded,
@@ -74,11 +86,11 @@ class Report:
             interrupted=history.interrupted,
             acquisitions=sum(1 for one in history.acquisitions if one.leases),
             not_granted=_count(one.error for one in history.acquisitions if one.error),
-            transactions=_count(one.outcome.value for one in history.transactions),
+            transactions=_outcomes(work),
+            readmissions=_outcomes(_of_kinds(history, {READMISSION})),
+            attempts=_outcomes(_of_kinds(history, REFUSABLE)),
             writes=len(history.writes),
-            refusals=_count(
-                one.error or "" for one in history.transactions if one.outcome is Outcome.REFUSED
-            ),
+            refusals=_count(one.error or "" for one in work if one.outcome is Outcome.REFUSED),
             resolved=_count(one.resolved for one in history.transactions if one.resolved),
             faults=_count(fault.kind for fault in history.faults),
             left_out=tuple(left_out),
@@ -108,6 +120,8 @@ class Report:
             f"{self.lock_service}, {guarded}, seed {self.seed}, {self.seconds:g} s{early}",
             f"  leases        {self.acquisitions} granted{_listed(self.not_granted, '; not: ')}",
             f"  transactions  {sum(self.transactions.values())}{_listed(self.transactions, ': ')}",
+            f"  readmissions  {sum(self.readmissions.values())}{_listed(self.readmissions, ': ')}",
+            f"  attempts      {sum(self.attempts.values())}{_listed(self.attempts, ': ')}",
             f"  writes        {self.writes}",
             f"  refusals      {sum(self.refusals.values())}{_listed(self.refusals, ': ')}",
             f"  faults        {sum(self.faults.values())}{_listed(self.faults, ': ')}",
@@ -128,6 +142,14 @@ class Report:
         if len(self.violations) > _SHOWN:
             told.append(f"    and {len(self.violations) - _SHOWN} more")
         return told
+
+
+def _of_kinds(history: History, kinds: Container[str]) -> list[Transaction]:
+    return [one for one in history.transactions if one.kind in kinds]
+
+
+def _outcomes(transactions: Iterable[Transaction]) -> dict[str, int]:
+    return _count(one.outcome.value for one in transactions)
 
 
 def _count(names: Iterable[str | None]) -> dict[str, int]:

@@ -178,6 +178,10 @@ class World:
         """Only read."""
         return self._transaction(name, "look", rows, **fields)
 
+    def readmit(self, name: str, **fields: Any) -> Transaction:
+        """Admit leases that are admitted already."""
+        return self._transaction(name, "readmission", (), **fields)
+
     def attempt(self, kind: str, row: str, **fields: Any) -> Transaction:
         """Try to write without a lease, or with one that has leaked; it is refused."""
         fields = {"outcome": Outcome.REFUSED, "error": "UnfencedWriteError", **fields}

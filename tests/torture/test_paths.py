@@ -11,6 +11,7 @@ from fencing.torture.checking import check
 from fencing.torture.history import Outcome
 from fencing.torture.loading import load
 from fencing.torture.paths import ASYNC_PATHS, PATHS
+from fencing.torture.report import Report
 from fencing.torture.services import lock_servers
 from fencing.torture.settings import Order, Settings
 from fencing.torture.stage import Stage
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 
 TIMEOUT = 120.0
 SCRIPT: tuple[dict[str, Any], ...] = (
-    {"kind": "add", "targets": [1], "transactions": 3, "isolation": "READ COMMITTED"},
+    {
+        "kind": "add", "targets": [1], "transactions": 3, "isolation": "READ COMMITTED",
+        "readmitted": True,
+    },
     {"kind": "append", "targets": [1], "transactions": 25, "isolation": "REPEATABLE READ"},
     {"kind": "transfer", "targets": [2, 1], "transactions": 2, "isolation": "SERIALIZABLE"},
     {"kind": "look", "targets": [1], "keepalive": True},
@@ -32,7 +36,7 @@ SCRIPT: tuple[dict[str, Any], ...] = (
     {"kind": "together", "targets": [2], "transactions": 2},
     {"kind": "unfenced", "targets": [1]},
     {"kind": "leaked", "targets": [1]},
-)
+)  # fmt: skip
 for unit in SCRIPT:
     unit["ttl"] = 60.0
 
@@ -66,7 +70,8 @@ def test_every_kind_of_work_by_every_path(stage: Stage, path: str) -> None:
     told = [(one.kind, one.outcome, one.error) for one in history.transactions]
     refused = (Outcome.REFUSED, "UnfencedWriteError")
     assert told == [
-        *[("add", Outcome.COMMITTED, None)] * 3,
+        ("add", Outcome.COMMITTED, None),
+        *[("readmission", Outcome.COMMITTED, None), ("add", Outcome.COMMITTED, None)] * 2,
         *[("append", Outcome.COMMITTED, None)] * 25,
         *[("transfer", Outcome.COMMITTED, None)] * 2,
         ("look", Outcome.COMMITTED, None),
@@ -76,6 +81,11 @@ def test_every_kind_of_work_by_every_path(stage: Stage, path: str) -> None:
         ("unfenced", *refused),
         ("leaked", *refused),
     ]
+    report = Report.of(history, stage.settings)
+    assert report.transactions == {"committed": 36, "rolled back": 1}
+    assert report.readmissions == {"committed": 2}
+    assert report.attempts == {"refused": 2}
+    assert report.refusals == {}
     assert {one.path for one in history.transactions} == {path}
     # Three adds, 25 elements of which 5 were deleted, two transfers over two accounts, and two adds
     # in each of two sessions.
@@ -85,7 +95,7 @@ def test_every_kind_of_work_by_every_path(stage: Stage, path: str) -> None:
     assert sorted(history.final.elements["set:1"]) == list(range(6, 26))
     assert history.final.rows["account:1"] == history.final.rows["account:2"] == 2
     assert len(history.admissions) == 9  # of all units but one, and one is on two resources
-    assert [one.isolation for one in history.transactions[27:30]] == [
+    assert [one.isolation for one in history.transactions[29:32]] == [
         "REPEATABLE READ", "SERIALIZABLE", "SERIALIZABLE",
     ]  # fmt: skip
 

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOOKING",
+    "READMISSION",
     "REFUSABLE",
+    "WORKING",
     "WRITING",
     "acquisitions_by_name",
     "by_resource",
@@ -40,6 +42,12 @@ WRITING = frozenset({"add", "append", "transfer"})
 
 LOOKING = frozenset({"look", "stream"})
 """Kinds of transactions that only read."""
+
+WORKING = WRITING | LOOKING
+"""Kinds of transactions that do work under leases."""
+
+READMISSION = "readmission"
+"""What a worker's admission of leases that it has already is called; it does no work."""
 
 REFUSABLE = frozenset({"unfenced", "leaked"})
 """Kinds of attempts that must be refused."""
