@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
-import shutil
 import signal
 import subprocess
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
+from fencing.embedded.data import ServerWithData
 from fencing.embedded.places import find_program, free_port
 from fencing.embedded.process import ServerProcess, Signals
-from fencing.embedded.server import LocalServer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +51,7 @@ def ask_etcd(  # an answer is whatever JSON says
         return json.loads(answer.read())
 
 
-class EtcdProcess(LocalServer):
+class EtcdProcess(ServerWithData):
     """One etcd on 127.0.0.1, by itself a cluster; its data is kept from `start` to `start`.
 
     Args:
@@ -92,18 +91,13 @@ class EtcdProcess(LocalServer):
         """Its address, for a lock service."""
         return f"etcd{self._scheme[4:]}://127.0.0.1:{self.port}/"
 
-    @property
-    def data(self) -> str:
-        """The folder with its data."""
-        return str(self.process.directory / "data")
-
     def launch(self) -> None:
         """Start it without waiting; `await_ready` must follow."""
         peer = f"http://127.0.0.1:{self._peer_port}"
         options = _options_of(self._program)
         # fmt: off
         arguments: Sequence[str] = (
-            "--data-dir", self.data,
+            "--data-dir", str(self.data),
             "--listen-client-urls", self.endpoint,
             "--advertise-client-urls", self.endpoint,
             "--listen-peer-urls", peer,
@@ -114,19 +108,6 @@ class EtcdProcess(LocalServer):
         # fmt: on
         fast = ["--unsafe-no-fsync"] if "unsafe-no-fsync" in options else []
         self.process.run([self._program, *arguments, *fast, *self._arguments])
-
-    def forget(self) -> None:
-        """Throw its data away; it must have been stopped."""
-        shutil.rmtree(self.data)
-
-    def keep(self, name: str) -> None:
-        """Copy its data; it must have been stopped."""
-        shutil.copytree(self.data, self.process.directory / name)
-
-    def restore(self, name: str) -> None:
-        """Take what was copied for its data; it must have been stopped."""
-        self.forget()
-        shutil.copytree(self.process.directory / name, self.data)
 
     def _serves(self) -> bool:
         """Whether it has a leader, and so would take a write."""

@@ -15,9 +15,9 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fencing.embedded.data import ServerWithData
 from fencing.embedded.places import MissingProgramError, find_program, free_port
 from fencing.embedded.process import ServerProcess, Signals
-from fencing.embedded.server import LocalServer
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -42,7 +42,7 @@ maxSessionTimeout=60000
 """
 
 
-class ZooKeeperProcess(LocalServer):
+class ZooKeeperProcess(ServerWithData):
     """One ZooKeeper on 127.0.0.1; its data is kept from `start` to `start`.
 
     Args:
@@ -72,10 +72,9 @@ class ZooKeeperProcess(LocalServer):
         self._more = settings
         signals = Signals(orderly=signal.SIGTERM, disposal=signal.SIGKILL, orphaned=signal.SIGKILL)
         super().__init__(ServerProcess("zookeeper", signals, in_memory=True), port)
-        self._data = self.process.directory / "data"
-        self._data.mkdir()
+        self.data.mkdir()
         if number is not None:
-            (self._data / "myid").write_text(str(number))
+            (self.data / "myid").write_text(str(number))
 
     @property
     def url(self) -> str:
@@ -85,7 +84,7 @@ class ZooKeeperProcess(LocalServer):
     def launch(self) -> None:
         """Start it without waiting, with the data it has; `await_ready` must follow."""
         settings = self.process.directory / "zoo.cfg"
-        settings.write_text(SETTINGS.format(data=self._data, port=self.port) + self._more)
+        settings.write_text(SETTINGS.format(data=self.data, port=self.port) + self._more)
         self.process.run(
             [
                 self._java, "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC",
@@ -95,8 +94,8 @@ class ZooKeeperProcess(LocalServer):
         )  # fmt: skip
 
     def forget(self) -> None:
-        """Throw its data away; it must have been stopped."""
-        for each in self._data.iterdir():
+        """Throw its data away, not its number; it must have been stopped."""
+        for each in self.data.iterdir():
             if each.is_dir():
                 shutil.rmtree(each)
 

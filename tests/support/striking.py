@@ -109,6 +109,18 @@ class Struck:
         until(strikes, f"{name!r} has missed its servers")
         return steps
 
+    def begun_and_served(self, name: str) -> Generator[Any, None, None]:
+        """What is left of a fault whose one server serves again in the middle of it."""
+        steps = self.begun(name)
+        server = cast("Any", self.servers).server
+
+        def serves() -> bool:
+            next(steps)
+            return server.pid is not None and server.serves()
+
+        until(serves, f"no server serves in the middle of {name!r}")
+        return steps
+
     @contextmanager
     def locks(self, worker: str = WORKER) -> Iterator[LockService]:
         """The lock service, as a worker has it."""

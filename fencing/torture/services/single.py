@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 from fencing.torture.faults.kinds import MissedError
-from fencing.torture.services.base import LockServers, kill, some_leases, stop
+from fencing.torture.services.base import LockServers, away, kill, some_leases, stop
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from fencing.torture.stage import Stage
 
 __all__ = ["SingleServer"]
+
+_COPY = "copy"
 
 
 class SingleServer(LockServers):
@@ -50,3 +53,24 @@ class SingleServer(LockServers):
         if self.server.pid is None:
             raise MissedError
         self.server.kill()
+
+    def _restore(self, stage: Stage, chance: Random) -> Generator[float, None, None]:
+        """A copy from some time before is put in its place: its numbers are given out again."""
+        self._end()
+        self.server.keep(_COPY)
+        try:
+            yield from away(self.server, 0.0)
+            yield some_leases(stage, chance, 6.0)
+            if self.server.pid is None:
+                return
+            self.server.kill()
+            self.server.restore(_COPY)
+            yield from away(self.server, some_leases(stage, chance))
+        finally:
+            shutil.rmtree(self.server.process.directory / _COPY)
+
+    def _forget(self, stage: Stage, chance: Random) -> Generator[float, None, None]:
+        """It comes back without anything, and counts from 1."""
+        self._end()
+        self.server.forget()
+        yield from away(self.server, some_leases(stage, chance))

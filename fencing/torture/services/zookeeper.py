@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fencing.embedded.zookeeper import ZooKeeperProcess
 from fencing.locks.zookeeper.service import SESSION_SECONDS
 from fencing.torture.faults.kinds import MissedError
-from fencing.torture.services.base import away, lock_fault, some_leases
+from fencing.torture.services.base import lock_fault
 from fencing.torture.services.single import SingleServer
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class ZooKeeperServers(SingleServer):
             lock_fault("ZooKeeper killed", self._kill),
             lock_fault("ZooKeeper stopped", self._stop),
             lock_fault("session ended", self._end_session, weight=2.0),
+            lock_fault("ZooKeeper restored", self._restore, weight=0.5, breaks_order=True),
             lock_fault("ZooKeeper emptied", self._forget, weight=0.5, breaks_order=True),
         )
 
@@ -56,12 +57,6 @@ class ZooKeeperServers(SingleServer):
             raise MissedError
         end_session(self.server, chance.choice(found))
         yield 0.0
-
-    def _forget(self, stage: Stage, chance: Random) -> Generator[float, None, None]:
-        """It comes back without anything, and counts its transactions from 1."""
-        self._end()
-        self.server.forget()
-        yield from away(self.server, some_leases(stage, chance))
 
 
 def sessions(server: ZooKeeperProcess) -> list[int]:

@@ -31,12 +31,7 @@ def test_it_does_not_answer_for_a_while(etcd):
 
 def test_restored_it_forgets_and_gives_tokens_again(etcd):
     with etcd.locks() as locks:
-        steps = etcd.strike("etcd restored")
-        for _ in range(1000):
-            if not next(steps) or etcd.servers.server.pid is None:
-                continue
-            if etcd.servers.server.serves():
-                break
+        steps = etcd.begun_and_served("etcd restored")
         last = 0
         for _ in range(20):
             last = locks.acquire("d", ttl=60.0).token

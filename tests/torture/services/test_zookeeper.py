@@ -49,3 +49,19 @@ def test_emptied_it_begins_anew(zookeeper):
         zookeeper.perform("ZooKeeper emptied")
         zookeeper.await_grants(locks)
         assert not locks.locked("f")
+
+
+def test_restored_it_forgets_and_gives_tokens_again(zookeeper):
+    with zookeeper.locks() as locks:
+        steps = zookeeper.begun_and_served("ZooKeeper restored")
+        zookeeper.await_grants(locks)
+        last = 0
+        for _ in range(20):
+            last = locks.acquire("g", ttl=60.0).token
+            locks.force_release("g")
+        locks.acquire("g", ttl=60.0)
+        for seconds in steps:
+            zookeeper.wait(seconds)
+        zookeeper.await_grants(locks)
+        assert not locks.locked("g")
+        assert locks.acquire("g", ttl=60.0, blocking_timeout=30.0).token < last
