@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import AuthFailedError, ConnectionClosedError, ConnectionLoss
-from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.security import make_digest_acl
 
 from fencing.clock import now
 from fencing.locks.zookeeper.asking import Children, Delete, Get, Refused, Sync
 from fencing.locks.zookeeper.batches import Batch
+from fencing.locks.zookeeper.connecting import Handler
 from fencing.locks.zookeeper.names import line_of
 from fencing.locks.zookeeper.requests import outcome_of, sent
 
@@ -42,60 +42,10 @@ _WINDOW = 100
 """How many requests are given to kazoo at a time: it writes a byte for each into a socket pair, and
 blocks whoever asks when that is full."""
 
-CONNECT_SECONDS = 2.0
-"""How long one server may take to accept a connection, and then to answer on it, before the next
-is tried, in seconds. kazoo would wait for as long as a session lasts; and a server that is starting
-may accept connections to which it never says anything."""
-
 CLOSE_SECONDS = 2.0
 """How long the end of a session is waited for, in seconds."""
 
 _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_jitter": 0.3, "max_delay": 0.25}
-
-
-class UnreachableError(OSError):
-    """A server to which no connection could be made."""
-
-    def __init__(self, place: str, error: BaseException) -> None:
-        super().__init__(f"{place}: {str(error) or type(error).__name__}")
-        self.__cause__ = error
-
-
-def _place_in(*, address: tuple[Any, ...], hostname: str | None = None, **_: object) -> str:
-    """What a connection was to be made to, by the name that it was given."""
-    host = hostname or address[0]
-    return f"[{host}]:{address[1]}" if ":" in host else f"{host}:{address[1]}"
-
-
-class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """Bounds the making of connections, and tells of failures, which kazoo keeps to itself.
-
-    Args:
-        failed: Called when no connection could be made.
-        connected: Says whether a server has answered on the present one.
-    """
-
-    def __init__(
-        self, failed: Callable[[BaseException], object], connected: Callable[[], bool]
-    ) -> None:
-        super().__init__()
-        self._failed = failed
-        self._connected = connected
-
-    def select(self, *sockets: Any) -> Any:  # noqa: ANN401 - kazoo's
-        *watched, timeout = sockets
-        if timeout and not self._connected():
-            timeout = min(timeout, CONNECT_SECONDS)
-        return super().select(*watched, timeout)
-
-    def create_connection(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - kazoo's
-        if kwargs.get("timeout"):
-            kwargs["timeout"] = min(kwargs["timeout"], CONNECT_SECONDS)
-        try:
-            return super().create_connection(*args, **kwargs)
-        except Exception as error:
-            self._failed(UnreachableError(_place_in(**kwargs), error))
-            raise
 
 
 def options_of(
@@ -136,6 +86,8 @@ class Session:
         self._client: Any = None
         self._connected = False
         self._failures = 0
+        self._refusals = 0
+        self._seen = 0
         self.failure: BaseException | None = None
         self._lost_at: float | None = None
         self._backlog: deque[tuple[Batch, int]] = deque()
@@ -158,22 +110,23 @@ class Session:
             if batch.watch is not None and any(_is_watch(each) for each in batch.operations):
                 self._watches.add(batch.watch)
             self._backlog.extend((batch, number) for number in range(len(batch.operations)))
-            over = self._give_up_session()
+            over = self._outlived()
             self._start()
         if over is not None:
-            threading.Thread(target=self._end, args=(over,), daemon=True).start()
+            self._end_aside(over)
         self._send()
 
-    def _give_up_session(self) -> Any:  # noqa: ANN401 - kazoo has no types
-        """Do not go on with a session that must have ended; return its client.
-
-        A server that has lost its data lets nobody in who has seen later transactions than it has,
-        and a client insists on those.
-        """
+    def _outlived(self) -> Any:  # noqa: ANN401 - kazoo has no types
+        """Do not go on with a session that must have ended; return its client."""
         lost_at, seconds = self._lost_at, self.options["timeout"]
         if self._client is None or lost_at is None or now() < lost_at + seconds:
             return None
+        return self._leave()
+
+    def _leave(self) -> Any:  # noqa: ANN401 - kazoo has no types
+        """Do not go on with the session; return its client, which is to be ended."""
         over, self._client, self._lost_at = self._client, None, None
+        self._connected = False
         return over
 
     def _notice_fork(self) -> None:
@@ -253,6 +206,9 @@ class Session:
             self._set_off_watches()
         self._fail(ConnectionClosedError("the lock service was closed"))
 
+    def _end_aside(self, client: Any) -> None:  # noqa: ANN401 - kazoo has no types
+        threading.Thread(target=self._end, args=(client,), daemon=True).start()
+
     def _end(self, client: Any) -> None:  # noqa: ANN401 - kazoo has no types
         with contextlib.suppress(Exception):
             client.stop()
@@ -269,15 +225,19 @@ class Session:
     def _start(self) -> None:
         if self._client is not None:
             return
-        handler = _Handler(
-            lambda error: self._could_not_connect(client, error), lambda: client.connected
+        handler = Handler(
+            lambda error: self._could_not_connect(client, error),
+            lambda: self._was_not_let_in(client),
+            lambda: client.connected,
         )
         client = self._client_with(handler)
+        client.add_listener(handler.changed)
         client.add_listener(lambda state: self._changed(client, state))
         self._client, self._failures, self._outstanding = client, 0, set()
+        self._refusals, self._seen = 0, 0
         client.start_async()
 
-    def _client_with(self, handler: _Handler | None) -> Any:  # noqa: ANN401 - kazoo has no types
+    def _client_with(self, handler: Handler | None) -> Any:  # noqa: ANN401 - kazoo has no types
         try:
             return KazooClient(
                 self.hosts, handler=handler, connection_retry=dict(_RECONNECT), **self.options
@@ -298,16 +258,34 @@ class Session:
         if every:
             self._fail(error)
 
-    def _changed(self, client: Any, state: Any) -> None:  # noqa: ANN401 - kazoo has no types
-        debts: list[tuple[str, str]] = []
+    def _was_not_let_in(self, client: Any) -> None:  # noqa: ANN401 - kazoo has no types
+        """Do not insist on what the session has seen, if it is that for which no server lets it in.
+
+        A server ends the connection of who has seen later transactions than it has. Hence one that
+        has lost its data lets nobody in who was there before; but nor does it tell that from not
+        being ready yet. Asked by who has seen nothing, it goes on with the session or says that
+        there is none.
+        """
         with self._lock:
             if client is not self._client:
                 return
-            self._connected = state == KazooState.CONNECTED
-            self._lost_at = None if self._connected else self._lost_at or now()
-            if self._connected:
-                self._failures, self.failure = 0, None
-                debts = [(parent, holder) for holder, (parent, _) in self._debts.items()]
+            self.failure = None
+            self._refusals += 1
+            if self._refusals < 2 * len(client.hosts):
+                return
+            self._seen = max(self._seen, client.last_zxid)
+            client.last_zxid = 0
+
+    def _changed(self, client: Any, state: Any) -> None:  # noqa: ANN401 - kazoo has no types
+        with self._lock:
+            if client is not self._client:
+                return
+            connected = state == KazooState.CONNECTED
+            if state == KazooState.LOST:
+                self._seen = 0
+            if not connected:
+                self._connected, self._lost_at = False, self._lost_at or now()
+            goes_on_blindly = connected and self._seen > 0
             ended = client.client_state
             if ended in (KeeperState.CLOSED, KeeperState.AUTH_FAILED):
                 self._client = None
@@ -315,6 +293,36 @@ class Session:
             self._fail(AuthFailedError())
         elif ended == KeeperState.CLOSED:
             self._fail(ConnectionClosedError())
+        elif goes_on_blindly:
+            client.sync_async("/").rawlink(lambda result: self._compare(client, result))
+        elif connected:
+            self._go_on(client)
+
+    def _compare(self, client: Any, result: Any) -> None:  # noqa: ANN401 - kazoo has no types
+        """Go on with a session only where nothing is missing of what it has seen.
+
+        With older data there may be nodes of this session which it has deleted since, and which
+        would stay for as long as it lives.
+        """
+        with self._lock:
+            if client is not self._client or result.exception is not None:
+                return  # it is asked again when there is another connection
+            seen, self._seen = self._seen, 0
+            over = self._leave() if client.last_zxid < seen else None
+            if over is not None and self._backlog:
+                self._start()
+        if over is None:
+            self._go_on(client)
+        else:
+            self._end_aside(over)
+
+    def _go_on(self, client: Any) -> None:  # noqa: ANN401 - kazoo has no types
+        with self._lock:
+            if client is not self._client or not client.connected:
+                return
+            self._connected, self._lost_at = True, None
+            self._failures, self._refusals, self.failure = 0, 0, None
+            debts = [(parent, holder) for holder, (parent, _) in self._debts.items()]
         for parent, holder in debts:
             self._pay(parent, holder)
         self._send()

@@ -1,0 +1,82 @@
+"""How kazoo connects: in bounded time, and with its failures told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.states import KazooState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["CONNECT_SECONDS", "Handler"]
+
+CONNECT_SECONDS = 2.0
+"""How long one server may take to accept a connection, and then to answer on it, before the next
+is tried, in seconds. kazoo would wait for as long as a session lasts; and a server that is starting
+may accept connections to which it never says anything."""
+
+
+class UnreachableError(OSError):
+    """A server to which no connection could be made."""
+
+    def __init__(self, place: str, error: BaseException) -> None:
+        super().__init__(f"{place}: {str(error) or type(error).__name__}")
+        self.__cause__ = error
+
+
+def _place_in(*, address: tuple[Any, ...], hostname: str | None = None, **_: object) -> str:
+    """What a connection was to be made to, by the name that it was given."""
+    host = hostname or address[0]
+    return f"[{host}]:{address[1]}" if ":" in host else f"{host}:{address[1]}"
+
+
+class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """Bounds the making of connections, and tells of failures, which kazoo keeps to itself.
+
+    Args:
+        failed: Called when no connection could be made.
+        not_let_in: Called when one was made, and the server has ended it, or said nothing for
+            `CONNECT_SECONDS`, instead of giving a session; before the next is made.
+        connected: Says whether a server has answered on the present one.
+    """
+
+    def __init__(
+        self,
+        failed: Callable[[BaseException], object],
+        not_let_in: Callable[[], object],
+        connected: Callable[[], bool],
+    ) -> None:
+        super().__init__()
+        self._failed = failed
+        self._not_let_in = not_let_in
+        self._connected = connected
+        self._unanswered = False
+
+    def changed(self, state: Any) -> None:  # noqa: ANN401 - kazoo has no types
+        """A listener for the client: with these a server has answered."""
+        if state in (KazooState.CONNECTED, KazooState.LOST):
+            self._unanswered = False
+
+    def select(self, *sockets: Any) -> Any:  # noqa: ANN401 - kazoo's
+        """As kazoo has it, but within `CONNECT_SECONDS` while no server has answered."""
+        *watched, timeout = sockets
+        if timeout and not self._connected():
+            timeout = min(timeout, CONNECT_SECONDS)
+        return super().select(*watched, timeout)
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - kazoo's
+        """As kazoo has it, but within `CONNECT_SECONDS`, and what comes of it is told."""
+        if self._unanswered:
+            self._unanswered = False
+            self._not_let_in()
+        if kwargs.get("timeout"):
+            kwargs["timeout"] = min(kwargs["timeout"], CONNECT_SECONDS)
+        try:
+            connection = super().create_connection(*args, **kwargs)
+        except Exception as error:
+            self._failed(UnreachableError(_place_in(**kwargs), error))
+            raise
+        self._unanswered = True
+        return connection
