@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Self
 
 import redis
-from sqlalchemy import URL, Engine, NullPool, create_engine, insert, make_url, select, update
+from sqlalchemy import URL, Engine, NullPool, create_engine, insert, make_url, select, text, update
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from fencing.demo.bank import OPENING_BALANCE, RESOURCE, WITHDRAWALS, Account, Base
@@ -32,6 +32,11 @@ ACCOUNTS = range(1, 25)
 """Numbers of the accounts; every performance of an act has one to itself."""
 
 _NOT_ALLOWED = "42501"
+
+_END_SESSIONS = text(
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+    "WHERE datname = :name AND usename = current_user"
+)
 
 
 class Stage:
@@ -168,17 +173,20 @@ class Stage:
     def _drop_database(self) -> None:
         try:
             with self._server.connect() as connection:
-                # FORCE: a killed worker's session may take a moment to end.
-                connection.exec_driver_sql(f"DROP DATABASE IF EXISTS {self.name} WITH (FORCE)")
+                # A killed worker's session may take a moment to end. WITH (FORCE) would end it, but
+                # fail if autovacuum is there, whose process belongs to a superuser; without, the
+                # server sends autovacuum away by itself, and waits for both.
+                connection.execute(_END_SESSIONS, {"name": self.name})
+                connection.exec_driver_sql(f"DROP DATABASE IF EXISTS {self.name}")
         except DBAPIError as error:
             raise DemonstrationError(
                 f"could not drop the demonstration's database, {self.name}: {_said(error)[1]}"
             ) from error
 
 
-def _psycopg_url(text: str) -> URL:
+def _psycopg_url(address: str) -> URL:
     try:
-        url = make_url(text)
+        url = make_url(address)
     except ArgumentError:
         # Its message quotes the URL, which may hold a password.
         raise ValueError(
