@@ -67,7 +67,12 @@ class Services:
 
     def _postgres(self) -> str:
         return self._stack.enter_context(
-            embedded.PostgresProcess(bin_directory=self._postgres_bin, in_memory=True)
+            embedded.PostgresProcess(
+                # It comes and locks when it likes; tests that are about that have it come.
+                {"autovacuum": "off"},
+                bin_directory=self._postgres_bin,
+                in_memory=True,
+            )
         ).url
 
     def _etcd(self) -> str:
