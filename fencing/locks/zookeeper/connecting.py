@@ -14,8 +14,12 @@ __all__ = ["CONNECT_SECONDS", "Handler"]
 
 CONNECT_SECONDS = 2.0
 """How long one server may take to accept a connection, and then to answer on it, before the next
-is tried, in seconds. kazoo would wait for as long as a session lasts; and a server that is starting
-may accept connections to which it never says anything."""
+is tried, in seconds. kazoo would wait for as long as a session lasts."""
+
+FIRST_SECONDS = 0.5
+"""How long the first one may take to answer, in seconds; each after it may take twice as long, up
+to `CONNECT_SECONDS`. A server that is starting accepts connections to which it never says anything,
+and whoever could not wait to come back is on one of those."""
 
 
 class UnreachableError(OSError):
@@ -37,8 +41,8 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
 
     Args:
         failed: Called when no connection could be made.
-        not_let_in: Called when one was made, and the server has ended it, or said nothing for
-            `CONNECT_SECONDS`, instead of giving a session; before the next is made.
+        not_let_in: Called when one was made, and the server has ended it, or said nothing for too
+            long, instead of giving a session; before the next is made.
         connected: Says whether a server has answered on the present one.
     """
 
@@ -53,23 +57,26 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         self._not_let_in = not_let_in
         self._connected = connected
         self._unanswered = False
+        self._patience = FIRST_SECONDS
 
     def changed(self, state: Any) -> None:  # noqa: ANN401 - kazoo has no types
         """A listener for the client: with these a server has answered."""
         if state in (KazooState.CONNECTED, KazooState.LOST):
             self._unanswered = False
+            self._patience = FIRST_SECONDS
 
     def select(self, *sockets: Any) -> Any:  # noqa: ANN401 - kazoo's
-        """As kazoo has it, but within `CONNECT_SECONDS` while no server has answered."""
+        """As kazoo has it, but not for so long while no server has answered."""
         *watched, timeout = sockets
         if timeout and not self._connected():
-            timeout = min(timeout, CONNECT_SECONDS)
+            timeout = min(timeout, self._patience)
         return super().select(*watched, timeout)
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - kazoo's
         """As kazoo has it, but within `CONNECT_SECONDS`, and what comes of it is told."""
         if self._unanswered:
             self._unanswered = False
+            self._patience = min(2 * self._patience, CONNECT_SECONDS)
             self._not_let_in()
         if kwargs.get("timeout"):
             kwargs["timeout"] = min(kwargs["timeout"], CONNECT_SECONDS)
