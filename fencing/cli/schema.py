@@ -43,6 +43,21 @@ def install(url: str | None, *, as_script: bool) -> None:
         click.echo(f"Schema fencing in {where} is up to date.")
 
 
+def read_operations(
+    _context: click.Context, _parameter: click.Parameter, text: str | None
+) -> tuple[str, ...] | None:
+    """What to guard, as a list with commas; ``None`` where the option was not given."""
+    if text is None:
+        return None
+    try:
+        return ddl.check_operations(text.split(","))
+    except ValueError:
+        raise click.BadParameter(
+            f"it must be some of {','.join(ddl.OPERATIONS)}, separated by commas, without "
+            f"blanks, not {text!r}"
+        ) from None
+
+
 @click.command()
 @click.option("--table", metavar="NAME", help="Print the guard of this table.")
 @click.option("--alter", metavar="NAME", help="Print what changes the guard of this table.")
@@ -50,11 +65,13 @@ def install(url: str | None, *, as_script: bool) -> None:
 @click.option("--resource", metavar="TEMPLATE", help="Its resource, such as 'account:{id}'.")
 @click.option(
     "--operations",
+    callback=read_operations,
     metavar="LIST",
     help="What to guard, separated by commas; default: insert,update,delete.",
 )
 @click.option(
     "--mode",
+    type=click.Choice(ddl.MODES),
     metavar="MODE",
     help="enforce, or observe: report what would be refused, and let it pass.",
 )
@@ -67,7 +84,7 @@ def sql(
     alter: str | None,
     unfence: str | None,
     resource: str | None,
-    operations: str | None,
+    operations: tuple[str, ...] | None,
     mode: str | None,
     schema: str | None,
     upgrade: bool,
@@ -82,19 +99,18 @@ def sql(
         | {"--resource": resource, "--operations": operations, "--mode": mode}
         | {"--upgrade": upgrade or None, "--uninstall": uninstall or None}
     )
-    several = None if operations is None else operations.split(",")
-    with failing_in_one_line():
+    try:
         if table is not None and resource is not None:
             statements = ddl.fence_table(
                 table,
                 resource,
                 schema=schema,
-                operations=ddl.OPERATIONS if several is None else several,
+                operations=ddl.OPERATIONS if operations is None else operations,
                 mode="enforce" if mode is None else mode,
             )
         elif alter is not None:
             statements = ddl.alter_fence(
-                alter, schema=schema, resource=resource, operations=several, mode=mode
+                alter, schema=schema, resource=resource, operations=operations, mode=mode
             )
         elif unfence is not None:
             statements = ddl.unfence_table(unfence, schema=schema)
@@ -104,7 +120,9 @@ def sql(
             statements = ddl.uninstall()
         else:
             statements = ddl.install()
-        print_script(ddl.script(statements))
+    except ValueError as error:  # nothing was asked but how a text can be read
+        raise click.UsageError(str(error)) from None
+    print_script(ddl.script(statements))
 
 
 _GUARDS = ("--table", "--alter", "--unfence")
