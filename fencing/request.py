@@ -25,6 +25,7 @@ __all__ = [
     "check_floor",
     "check_prefix",
     "check_resource",
+    "check_seconds",
     "check_token",
     "check_ttl",
 ]
@@ -89,7 +90,7 @@ class AcquireRequest:
         self._check_lifetime()
         self._check_on_lost()
         if self.blocking_timeout is not None:
-            _check_seconds("blocking_timeout", self.blocking_timeout)
+            check_seconds("blocking_timeout", self.blocking_timeout)
             if not self.blocking:
                 raise ValueError(
                     "blocking=False does not wait, so it cannot be combined with "
@@ -106,7 +107,7 @@ class AcquireRequest:
     def _check_lifetime(self) -> None:
         if self.max_lifetime is None:
             return
-        _check_seconds("max_lifetime", self.max_lifetime)
+        check_seconds("max_lifetime", self.max_lifetime)
         if not self.keepalive:
             raise ValueError(
                 f"max_lifetime={self.max_lifetime!r} limits what keepalive=True extends; without "
@@ -192,7 +193,7 @@ def check_evict_after(seconds: float | None) -> float | None:
         ValueError: It is NaN, infinite, or not positive.
     """
     if seconds is not None:
-        _check_seconds("evict_after", seconds)
+        check_seconds("evict_after", seconds)
         if seconds <= 0:
             raise ValueError(f"evict_after must be a positive number of seconds, not {seconds!r}")
     return seconds
@@ -253,6 +254,23 @@ def check_resource(resource: str) -> str:
     return resource
 
 
+def check_seconds(name: str, seconds: float) -> None:
+    """Raise unless an argument is a length of time.
+
+    Raises:
+        TypeError: It is not a number.
+        ValueError: It is NaN or infinite.
+    """
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
+        raise TypeError(f"{name} must be a number of seconds, not {_kind(seconds)}")
+    try:
+        finite = math.isfinite(seconds)
+    except OverflowError:  # an int that no float can hold
+        finite = False
+    if not finite:
+        raise ValueError(f"{name} must be a finite number of seconds, not {str(seconds)[:40]}")
+
+
 def check_token(token: int) -> int:
     """Return ``token`` if it can be a fencing token.
 
@@ -274,7 +292,7 @@ def check_ttl(ttl: float) -> float:
         TypeError: It is not a number.
         ValueError: It is NaN, infinite, or not from 0.01 seconds to 24 hours.
     """
-    _check_seconds("ttl", ttl)
+    check_seconds("ttl", ttl)
     if not MIN_TTL <= ttl <= MAX_TTL:
         raise ValueError(f"ttl must be from {MIN_TTL} seconds to 24 hours, not {ttl!r} seconds")
     return ttl
@@ -283,17 +301,6 @@ def check_ttl(ttl: float) -> float:
 def _check_bool(name: str, value: object) -> None:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be a bool, not {_kind(value)}")
-
-
-def _check_seconds(name: str, seconds: float) -> None:
-    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
-        raise TypeError(f"{name} must be a number of seconds, not {_kind(seconds)}")
-    try:
-        finite = math.isfinite(seconds)
-    except OverflowError:  # an int that no float can hold
-        finite = False
-    if not finite:
-        raise ValueError(f"{name} must be a finite number of seconds, not {str(seconds)[:40]}")
 
 
 _host_name = cache(socket.gethostname)  # which asks the system

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fencing.administration.connecting import engine_of
+from fencing.request import check_seconds
 from fencing.tables.found import Installed
 from fencing.tables.refusals import translated
 
@@ -14,7 +15,18 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-__all__ = ["MAX_BATCH", "Pruned", "forget_leases", "forget_receipts", "prunable", "prune"]
+__all__ = [
+    "MAX_AGE",
+    "MAX_BATCH",
+    "Pruned",
+    "forget_leases",
+    "forget_receipts",
+    "prunable",
+    "prune",
+]
+
+MAX_AGE = 36_500 * 86_400
+"""The largest age, in seconds; about 6700 years are the most that PostgreSQL can go back."""
 
 MAX_BATCH = 5000
 """The largest batch: each fence takes a place in the server's table of locks, which is shared."""
@@ -65,13 +77,15 @@ def prune(url: str, older_than: float, *, batch: int = 1000) -> Iterator[Pruned]
         The sums so far, after every batch.
 
     Raises:
-        ValueError: The URL cannot be read, or the batch is out of its range.
+        TypeError: The age is no number.
+        ValueError: The URL cannot be read, or the age or the batch is out of its range.
         GuardNotInstalledError: The database has no schema ``fencing``.
         FencingUsageError: The age is below an hour, or the schema is of another version.
         sqlalchemy.exc.DBAPIError: The database cannot be reached, or refused.
     """
     from sqlalchemy import text  # noqa: PLC0415 -- `fencing --help` does without
 
+    _check_age(older_than)
     if not 1 <= batch <= MAX_BATCH:
         raise ValueError(f"a batch is 1 to {MAX_BATCH} fences, not {batch}")
     pruned = busy = 0
@@ -97,7 +111,8 @@ def forget_receipts(url: str, older_than: float) -> int:
         How many were deleted.
 
     Raises:
-        ValueError: The URL cannot be read.
+        TypeError: The age is no number.
+        ValueError: The URL cannot be read, or the age is out of its range.
         GuardNotInstalledError: The database has no schema ``fencing``.
         FencingUsageError: The age is below an hour, or the schema is of another version.
         sqlalchemy.exc.DBAPIError: The database cannot be reached, or refused.
@@ -118,7 +133,8 @@ def forget_leases(url: str, older_than: float) -> int:
         How many were deleted.
 
     Raises:
-        ValueError: The URL cannot be read.
+        TypeError: The age is no number.
+        ValueError: The URL cannot be read, or the age is out of its range.
         GuardNotInstalledError: The database has no schema ``fencing``.
         FencingUsageError: The age is below an hour, or the schema is of another version.
         sqlalchemy.exc.DBAPIError: The database cannot be reached, or refused.
@@ -129,6 +145,7 @@ def forget_leases(url: str, older_than: float) -> int:
 def _forget(statement: str, url: str, older_than: float) -> int:
     from sqlalchemy import text  # noqa: PLC0415 -- `fencing --help` does without
 
+    _check_age(older_than)
     with (
         engine_of(url) as engine,
         translated(),
@@ -146,18 +163,30 @@ def prunable(url: str, older_than: float) -> tuple[int, int]:
         older_than: How long ago their last admission is, in seconds.
 
     Raises:
-        ValueError: The URL cannot be read.
+        TypeError: The age is no number.
+        ValueError: The URL cannot be read, or the age is out of its range.
         GuardNotInstalledError: The database has no schema ``fencing``.
         FencingUsageError: The age is below an hour, or the schema is of another version.
         sqlalchemy.exc.DBAPIError: The database cannot be reached, or refused.
     """
     from sqlalchemy import text  # noqa: PLC0415 -- `fencing --help` does without
 
+    _check_age(older_than)
     with engine_of(url) as engine, _checked(engine).connect() as connection, translated():
         # Whether the age is acceptable is the database's to say.
         connection.execute(text(_PRUNE), {"seconds": older_than, "after": "", "batch": 0})
         old, total = connection.execute(text(_COUNT), {"seconds": older_than}).one()
         return old, total
+
+
+def _check_age(older_than: float) -> None:
+    """Raise where it is none; whether it is long enough is the database's to say."""
+    check_seconds("older_than", older_than)
+    if not 0 < older_than <= MAX_AGE:
+        raise ValueError(
+            f"older_than must be above 0 seconds and at most {MAX_AGE}, a hundred years, not "
+            f"{older_than}"
+        )
 
 
 def _checked(engine: Engine) -> Engine:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fencing.administration.connecting import engine_of
 from fencing.errors import FencingUsageError, LockNotAcquiredError
 from fencing.request import check_resource
+from fencing.schema.ddl import check_lock_timeout
 from fencing.schema.names import STALE
 from fencing.schema.refusals import Refusal
 from fencing.tables.found import Installed
@@ -49,7 +50,8 @@ def raise_fence(url: str, resource: str, token: int, *, timeout: float = 10.0) -
             unless the URL has a ``connect_timeout``.
 
     Raises:
-        ValueError: The URL or the resource makes no sense.
+        TypeError: The resource or the timeout is of the wrong type.
+        ValueError: The URL, the resource or the timeout makes no sense.
         GuardNotInstalledError: The database has no schema ``fencing``.
         FencingUsageError: The mark is there already, or beyond; or this role may not.
         LockNotAcquiredError: Open transactions were in the way; nothing was changed.
@@ -59,6 +61,7 @@ def raise_fence(url: str, resource: str, token: int, *, timeout: float = 10.0) -
     from sqlalchemy.exc import DBAPIError  # noqa: PLC0415 -- the same
 
     check_resource(resource)
+    check_lock_timeout(timeout, "timeout")
     with engine_of(url, within=timeout) as engine, engine.connect() as connection:
         Installed.in_database(connection).require_current()
         try:

@@ -12,20 +12,20 @@ __all__ = ["prune", "read_age"]
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
-_MAX_DAYS = 36_500
-"""The largest age, in days; about 6700 years are the most that PostgreSQL can go back."""
-
 
 def read_age(_context: click.Context, _parameter: click.Parameter, text: str) -> float:
     """A length of time, such as ``30d``, ``12h`` or ``1d12h``, in seconds."""
     if not re.fullmatch(r"(\d+(\.\d+)?[smhdw])+", text):
         raise click.BadParameter(f"{text!r} is no length of time; it looks like 30d, 12h or 1d12h")
+    from fencing.administration.pruning import MAX_AGE
+
     age = sum(
         float(number) * _UNITS[unit]
         for number, _, unit in re.findall(r"(\d+(\.\d+)?)([smhdw])", text)
     )
-    if age > _MAX_DAYS * _UNITS["d"]:
-        raise click.BadParameter(f"the largest value is {_MAX_DAYS}d, a hundred years")
+    if age > MAX_AGE:
+        days = MAX_AGE // _UNITS["d"]
+        raise click.BadParameter(f"the largest value is {days}d, a hundred years")
     return age
 
 

@@ -243,18 +243,22 @@ def check_mode(mode: str) -> str:
     return mode
 
 
-def check_lock_timeout(seconds: float) -> float:
+def check_lock_timeout(seconds: float, name: str = "lock_timeout") -> float:
     """A time-out in seconds.
+
+    Args:
+        seconds: How long PostgreSQL is to wait for a lock.
+        name: What the argument is called where it was given.
 
     Raises:
         TypeError: It is no number.
         ValueError: It is not positive, or longer than PostgreSQL's longest.
     """
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise TypeError(f"lock_timeout is a number of seconds, not {seconds!r}")
+        raise TypeError(f"{name} is a number of seconds, not {seconds!r}")
     if not _MIN_LOCK_TIMEOUT <= seconds <= _MAX_LOCK_TIMEOUT:
         raise ValueError(
-            f"lock_timeout is {_MIN_LOCK_TIMEOUT} to {_MAX_LOCK_TIMEOUT} seconds, not {seconds}"
+            f"{name} is {_MIN_LOCK_TIMEOUT} to {_MAX_LOCK_TIMEOUT} seconds, not {seconds}"
         )
     return seconds
 

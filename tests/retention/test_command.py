@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from sqlalchemy import make_url
 
 from fencing import Guard, RedisLockService
-from fencing.administration import Pruned, prune
+from fencing.administration import Pruned, forget_leases, forget_receipts, prunable, prune
 from fencing.cli.main import main
 from fencing.cli.prune import read_age
 from fencing.errors import FencingUsageError, GuardNotInstalledError
@@ -74,6 +74,25 @@ def test_an_age_below_an_hour_is_refused_in_the_database_s_words(old, fenced_dat
     )
     assert call(fenced_database, "--older-than", "59m", "--dry-run").output == result.output
     assert len(tokens(old)) == 26
+
+
+BY_AGE = pytest.mark.parametrize(
+    "function", [lambda *given: list(prune(*given)), prunable, forget_receipts, forget_leases]
+)
+
+
+@BY_AGE
+@pytest.mark.parametrize("age", [float("nan"), float("inf"), -float("inf"), -1, 0, 36501 * DAY])
+def test_an_age_that_cannot_be_is_named(old, fenced_database, function, age):
+    with pytest.raises(ValueError, match=r"^older_than must be "):
+        function(fenced_database, age)
+    assert len(tokens(old)) == 26
+
+
+@BY_AGE
+def test_an_age_that_is_no_number_is_named(fenced_database, function):
+    with pytest.raises(TypeError, match=r"^older_than must be a number of seconds, not str"):
+        function(fenced_database, "30d")
 
 
 def test_a_database_without_the_schema(database):

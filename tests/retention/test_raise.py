@@ -96,6 +96,18 @@ def test_a_resource_that_cannot_be(fenced_database, resource):
         raise_fence(fenced_database, resource, 1)
 
 
+@pytest.mark.parametrize("timeout", [float("nan"), float("inf"), -float("inf"), -1, 0, 1e9])
+def test_a_timeout_that_cannot_be_is_named(fenced_database, owner, timeout):
+    with pytest.raises(ValueError, match=r"^timeout is 0\.001 to 2000000 seconds, not "):
+        raise_fence(fenced_database, "a", 1, timeout=timeout)
+    assert tokens(owner) == {}
+
+
+def test_a_timeout_that_is_no_number_is_named(fenced_database):
+    with pytest.raises(TypeError, match=r"^timeout is a number of seconds, not '1'"):
+        raise_fence(fenced_database, "a", 1, timeout="1")
+
+
 def test_a_database_without_the_schema(database):
     with pytest.raises(GuardNotInstalledError):
         raise_fence(database, "a", 1)
