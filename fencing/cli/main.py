@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
+
+from fencing.cli.signals import ending_on_interrupt
 
 __all__ = ["main"]
 
@@ -54,6 +56,11 @@ class LazyGroup(click.Group):
             message = f"{entry.module}.{entry.attribute} is no command"
             raise TypeError(message)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's signature
+        """Import a command and run it; an interrupt of either ends the process."""
+        with ending_on_interrupt():
+            return super().invoke(ctx)
 
     def format_commands(
         self,
