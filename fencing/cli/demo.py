@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fencing.cli.failing import failing_in_one_line
+
 if TYPE_CHECKING:
     from fencing.demo.acts import Act
     from fencing.demo.process import Report
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["demo"]
 
 MIN_TTL, MAX_TTL = 0.1, 60.0
+
+_WITHOUT = "where there is none, a server is started"
+"""What becomes of an address that nobody gives."""
 
 
 def check_ttl(_context: click.Context, _parameter: click.Parameter, ttl: float) -> float:
@@ -64,14 +69,13 @@ def demo(*, as_json: bool, ttl: float, redis_url: str | None, database_url: str 
             "the demonstration stops a process with SIGSTOP, which Windows does not have; "
             "run it on Linux, on macOS or under WSL"
         )
-    from fencing.cli.schema import failing_in_one_line
     from fencing.cli.signals import leaving_on_signals
     from fencing.demo.show import perform
     from fencing.demo.timeline import Timeline
     from fencing.demo.verdict import broken_promises
     from fencing.embedded import EmbeddedServerError
 
-    with leaving_on_signals(), failing_in_one_line():
+    with leaving_on_signals(), failing_in_one_line(without=_WITHOUT):
         try:
             outcomes = perform(
                 Nobody() if as_json else Timeline(),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
+
+from fencing.cli.failing import failing_in_one_line, variables_read
 
 if TYPE_CHECKING:
     from fencing.state import LockState
@@ -56,11 +56,8 @@ def locks(
         raise click.UsageError(f"pass URL, or set {' or '.join(_VARIABLES)}")
     if force_release is not None and prefix:
         raise click.UsageError("--prefix selects what is listed; it goes with no --force-release")
-    from fencing.cli.schema import failing_in_one_line
 
-    given = click.get_current_context().get_parameter_source("url")
-    if given is ParameterSource.ENVIRONMENT:
-        variable = next(name for name in _VARIABLES if os.environ.get(name))
+    for variable in variables_read():
         click.echo(f"At {_place(url)} ({variable}):", err=True)
     with (
         failing_in_one_line(),

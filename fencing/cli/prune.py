@@ -8,6 +8,8 @@ import time
 
 import click
 
+from fencing.cli.failing import failing_in_one_line
+
 __all__ = ["prune", "read_age"]
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -58,7 +60,6 @@ def prune(url: str | None, *, older_than: float, batch: int, dry_run: bool, as_j
     URL looks like postgresql://owner:password@host:5432/database; default: FENCING_DATABASE_URL.
     """
     from fencing import administration
-    from fencing.cli.schema import failing_in_one_line
     from fencing.cli.signals import leaving_on_signals
 
     if not url:

@@ -6,6 +6,8 @@ import math
 
 import click
 
+from fencing.cli.failing import failing_in_one_line
+
 __all__ = ["raise_fence"]
 
 MAX_TOKEN = 2**53 - 1
@@ -49,7 +51,6 @@ def raise_fence(url: str, resource: str, token: int, *, timeout: float) -> None:
     URL looks like postgresql://owner:password@host:5432/database.
     """
     from fencing import administration
-    from fencing.cli.schema import failing_in_one_line
     from fencing.migration import place
 
     with failing_in_one_line():

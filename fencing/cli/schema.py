@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
+from fencing.cli.failing import failing_in_one_line
 from fencing.schema import ddl
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 __all__ = ["install", "sql"]
 
@@ -156,19 +156,3 @@ def print_script(script: str) -> None:
     if not script.isascii():
         script = f"SET client_encoding = 'UTF8';\n\n{script}"
     click.echo(script.encode(), nl=False)
-
-
-@contextmanager
-def failing_in_one_line() -> Iterator[None]:
-    """Leave with status 1 and one line where the cause is a database, an argument or a set-up."""
-    try:
-        yield
-    except click.ClickException:
-        raise
-    except Exception as error:
-        from fencing.migration import describe
-
-        line = describe(error)
-        if line is None:
-            raise
-        raise click.ClickException(line) from error

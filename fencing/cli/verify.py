@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fencing.cli.failing import in_one_line
+
 if TYPE_CHECKING:
     from fencing.verification import ServiceVerification, Verification
 
@@ -60,8 +62,6 @@ def verify(
         raise click.UsageError("--models goes with the URL of a database")
     if scheme.startswith("postgres") and namespace != "fencing":
         raise click.UsageError("there are no namespaces in PostgreSQL, so --namespace names none")
-    from fencing.tables.refusals import describe
-
     try:
         found, told, as_object = (
             _of_service(url, namespace, redis=of_redis) if of_service else _of_database(url, models)
@@ -69,7 +69,7 @@ def verify(
     except click.ClickException:
         raise
     except Exception as error:
-        line = describe(error)
+        line = in_one_line(error)
         if line is None:
             raise
         click.echo(f"Error: {line}", err=True)
