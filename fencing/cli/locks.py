@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -56,13 +57,14 @@ def locks(
         raise click.UsageError(f"pass URL, or set {' or '.join(_VARIABLES)}")
     if force_release is not None and prefix:
         raise click.UsageError("--prefix selects what is listed; it goes with no --force-release")
+    from fencing.request import check_resource
 
     for variable in variables_read():
         click.echo(f"At {_place(url)} ({variable}):", err=True)
-    with (
-        failing_in_one_line(),
-        _service_at(url, namespace=namespace, cluster=cluster) as service,
-    ):
+    with failing_in_one_line(), contextlib.ExitStack() as stack:
+        if force_release is not None:
+            check_resource(force_release)
+        service = stack.enter_context(_service_at(url, namespace=namespace, cluster=cluster))
         if force_release is not None:
             taken = service.force_release(force_release)
             name = _quoted(force_release)
@@ -86,14 +88,41 @@ def _service_at(url: str, *, namespace: str, cluster: bool) -> Any:  # noqa: ANN
     if cluster:
         if not url.lower().startswith("redis"):
             raise click.UsageError("--cluster is for a Redis, and says that it is one of a cluster")
-        from fencing.locks.redis.addresses import as_cluster
-
-        url = as_cluster(url)
+        return _cluster_at(url, namespace)
     if not _in_postgres(url):
-        return connect(url, namespace=namespace)
+        service = connect(url, namespace=namespace)
+        if url.partition("://")[0].lower() in ("redis", "rediss"):
+            _check_alone(url)
+        return service
     if namespace != "fencing":
         raise click.UsageError("there are no namespaces in PostgreSQL, so --namespace names none")
     return connect(url)
+
+
+def _cluster_at(url: str, namespace: str) -> Any:  # noqa: ANN401 - as above
+    from fencing.connecting import connect
+    from fencing.errors import LockServiceError
+    from fencing.locks.redis.addresses import as_cluster
+    from fencing.locks.redis.trouble import NO_CLUSTER
+
+    try:
+        return connect(as_cluster(url), namespace=namespace)
+    except LockServiceError as error:
+        what, colon, _ = NO_CLUSTER.partition(":")
+        also = ", and +cluster in the address" if as_cluster(url) == url else ""
+        told = f"{what}{colon} leave out --cluster{also}"
+        raise LockServiceError(str(error).replace(NO_CLUSTER, told)) from error
+
+
+def _check_alone(url: str) -> None:
+    """Raise where a Redis knows only some of the locks: those of its part of a cluster."""
+    from fencing.errors import FencingUsageError
+    from fencing.locks.redis.looking import is_node_of_cluster
+
+    if is_node_of_cluster(url):
+        raise FencingUsageError(
+            "this Redis is a node of a cluster: pass --cluster, so that all of it is asked"
+        )
 
 
 def _in_postgres(url: str) -> bool:

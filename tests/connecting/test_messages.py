@@ -124,7 +124,7 @@ def test_a_misspelled_setting_is_told_when_a_service_is_made(kind: str, url: str
 @pytest.mark.parametrize("kind", ["sync", "async"])
 async def test_a_redis_that_is_none_of_a_cluster_is_told(kind: str, redis_url: str) -> None:
     url = redis_url.replace("redis://", "redis+cluster://").removesuffix("/0")
-    assert "its address begins with redis://" in await error_of(url, kind)
+    assert "leave +cluster out of its address" in await error_of(url, kind)
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg", "psycopg2"])

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from fencing.locks.redis.server import Facts
     from fencing.verification import ServiceVerification
 
-__all__ = ["afacts_of", "averify", "facts_of", "verify", "verify_url"]
+__all__ = ["afacts_of", "averify", "facts_of", "is_node_of_cluster", "verify", "verify_url"]
 
 WITHIN_SECONDS = 10.0
 """How long a verification may take, in seconds."""
@@ -151,6 +151,29 @@ def verify_url(url: str, namespace: str) -> ServiceVerification:
             return verify(cluster, namespace)
     except REDIS_ERRORS as error:
         raise _unreachable(error) from error
+
+
+def is_node_of_cluster(url: str) -> bool:
+    """Whether the one Redis at an address is a node of a cluster; false where it does not tell.
+
+    Raises:
+        ValueError: The URL cannot be read.
+        LockServiceError: It could not be reached.
+    """
+    running = call_end.set(now() + WITHIN_SECONDS)
+    looker: Any = None
+    try:
+        with client_at(url) as client:
+            looker = client_like(client)
+            return bool(looker.info("cluster").get("cluster_enabled"))
+    except redis.exceptions.NoPermissionError:
+        return False
+    except REDIS_ERRORS as error:
+        raise _unreachable(error) from error
+    finally:
+        call_end.reset(running)
+        if looker is not None:
+            _close(looker, by_cluster=False)
 
 
 def _nodes(looker: Any, *, by_cluster: bool) -> list[tuple[str, dict[str, Any]]]:

@@ -19,7 +19,7 @@ from fencing.locks.redis.permissions import (
     WHILE_MOVING,
 )
 
-__all__ = ["REDIS_ERRORS", "trouble_of"]
+__all__ = ["NO_CLUSTER", "REDIS_ERRORS", "trouble_of"]
 
 REDIS_ERRORS = (
     redis.RedisError,
@@ -52,7 +52,8 @@ _NO_PRIMARY = (
     "the service is called as they call it, and that it has a primary; then try again"
 )
 
-_NO_CLUSTER = "this Redis is none of a cluster: its address begins with redis://, without +cluster"
+NO_CLUSTER = "this Redis is none of a cluster: leave +cluster out of its address"
+"""What is told where a client of a cluster meets one that is none of it."""
 
 _MEANINGS: list[tuple[type[BaseException], str, bool, str]] = [
     (
@@ -112,7 +113,7 @@ _MEANINGS: list[tuple[type[BaseException], str, bool, str]] = [
         "the cluster does not serve this slot (CLUSTERDOWN): look at its state",
     ),
     *(
-        (Exception, text, False, _NO_CLUSTER)
+        (Exception, text, False, NO_CLUSTER)
         for text in ("Cluster mode is not enabled", "cluster support disabled")
     ),
     (

@@ -13,10 +13,13 @@ from fencing import LeaseLostError, RedisLockService
 from fencing.cli.locks import _place
 from fencing.cli.main import main
 from fencing.embedded.cluster import ValkeyCluster
+from fencing.locks.redis.permissions import acl_rules
 from fencing.locks.redis.scripts import keys_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from fencing.embedded import ValkeyProcess
 
 
 def call(*arguments: str, env: dict[str, Any] | None = None) -> Any:
@@ -80,6 +83,46 @@ def test_it_takes_a_lock_away(service: RedisLockService, here: tuple[str, ...]) 
         lease.renew()
     assert call(*here, "--force-release", "r").output == 'Nobody holds "r".\n'
     assert call(*here, "--force-release", "r", "--json").output == '{"released": false}\n'
+
+
+def test_a_redis_that_is_none_of_a_cluster_is_told_as_such(
+    service: RedisLockService, here: tuple[str, ...]
+) -> None:
+    service.acquire("r", ttl=60)
+    told = call(*here, "--cluster")
+    assert told.exit_code == 1
+    assert told.output.startswith(
+        "Error: lock service: this Redis is none of a cluster: leave out --cluster ("
+    )
+    assert told.output.count("\n") == 1
+    url = here[0].replace("redis://", "redis+cluster://")
+    without = "this Redis is none of a cluster: leave +cluster out of its address ("
+    assert without in call(url, *here[1:]).output
+    both = "leave out --cluster, and +cluster in the address ("
+    assert both in call(url, *here[1:], "--cluster").output
+
+
+def test_a_user_who_may_not_ask_whether_it_is_one_of_a_cluster_is_shown_the_locks(
+    own_valkey: ValkeyProcess,
+) -> None:
+    rules = acl_rules("fencing").split()
+    with redis.Redis.from_url(own_valkey.url) as client:
+        client.execute_command("ACL", "SETUSER", "who", "on", ">pw", *rules, "+scan")
+    told = call(f"redis://who:pw@127.0.0.1:{own_valkey.port}")
+    assert (told.exit_code, told.output) == (0, '0 held in the namespace "fencing".\n')
+
+
+def test_a_node_of_a_cluster_is_not_taken_for_all_of_it() -> None:
+    with ValkeyCluster(nodes=3) as cluster:
+        url = f"redis://127.0.0.1:{cluster.port}"
+        for arguments in ((), ("--force-release", "r"), ("--json",)):
+            told = call(url, *arguments)
+            assert told.exit_code == 1
+            assert told.output == (
+                "Error: this Redis is a node of a cluster: pass --cluster, so that all of it is "
+                "asked\n"
+            )
+        assert call(url, "--cluster").output == '0 held in the namespace "fencing".\n'
 
 
 def test_it_asks_all_of_a_cluster() -> None:
