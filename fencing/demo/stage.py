@@ -14,10 +14,12 @@ import redis
 from sqlalchemy import URL, Engine, NullPool, create_engine, insert, make_url, select, text, update
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
+from fencing.clock import now
 from fencing.demo.bank import OPENING_BALANCE, RESOURCE, WITHDRAWALS, Account, Base
 from fencing.demo.process import DemonstrationError
 from fencing.demo.worker import Order
 from fencing.locks.redis.scripts import keys_of
+from fencing.locks.redis.trouble import trouble_of
 from fencing.migration import install
 from fencing.schema import ddl
 
@@ -144,7 +146,8 @@ class Stage:
         try:
             self._redis.ping()
         except redis.RedisError as error:
-            raise DemonstrationError(f"cannot use Redis: {error}") from error
+            told = trouble_of(error, at=now()).help
+            raise DemonstrationError(f"cannot use Redis: {told}") from error
         self._clean_up.callback(self._delete_keys)
 
     def _delete_keys(self) -> None:

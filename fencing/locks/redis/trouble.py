@@ -47,6 +47,21 @@ _UNREACHABLE = "Redis cannot be reached: see that it runs and its address is rig
 
 _SILENT = "Redis did not answer in time: see if it or the network is overloaded; then try again"
 
+_TLS_ELSEWHERE = "name the port where it does, or use an address without TLS, such as redis://"
+
+# What OpenSSL says, whatever redis-py makes of it, and what it means.
+_OF_HANDSHAKES = {
+    "handshake operation timed out": (
+        "the TLS handshake with Redis did not end in time: the server does not seem to speak TLS "
+        f"at this port ({_TLS_ELSEWHERE}), or it is overloaded"
+    ),
+    **dict.fromkeys(
+        ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"),
+        "the TLS handshake with Redis failed: the server does not speak TLS at this port: "
+        f"{_TLS_ELSEWHERE}",
+    ),
+}
+
 _NO_PRIMARY = (
     "no Sentinel names a primary: see that the Sentinels run and their addresses are right, that "
     "the service is called as they call it, and that it has a primary; then try again"
@@ -199,8 +214,21 @@ def trouble_of(error: BaseException, *, at: float) -> Trouble:
         ),
         (False, "Redis refused"),
     )
+    if (of_handshake := _of_handshake(error)) is not None:
+        passing, meaning = True, of_handshake
     # While a slot moves key by key, keys of one resource are apart for moments.
     brief = isinstance(error, redis.exceptions.TryAgainError)
     trouble = Trouble(f"{meaning} ({told})", passing=passing, at=at, brief=brief)
     trouble.__cause__ = error
     return trouble
+
+
+def _of_handshake(error: BaseException) -> str | None:
+    """What it means if it, or what it came from, is a TLS handshake that failed."""
+    each: BaseException | None = error
+    while each is not None:
+        for sign, meaning in _OF_HANDSHAKES.items():
+            if sign in str(each):
+                return meaning
+        each = each.__cause__ or each.__context__
+    return None
