@@ -11,8 +11,8 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Self
 
 import redis
-from sqlalchemy import URL, Engine, NullPool, create_engine, insert, make_url, select, text, update
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy import Engine, insert, select, text, update
+from sqlalchemy.exc import DBAPIError
 
 from fencing.clock import now
 from fencing.demo.bank import OPENING_BALANCE, RESOURCE, WITHDRAWALS, Account, Base
@@ -21,6 +21,7 @@ from fencing.demo.worker import Order
 from fencing.locks.redis.scripts import keys_of
 from fencing.locks.redis.trouble import trouble_of
 from fencing.migration import install
+from fencing.migration.connecting import engine_at, read_url
 from fencing.schema import ddl
 
 if TYPE_CHECKING:
@@ -59,14 +60,14 @@ class Stage:
 
     def __init__(self, redis_url: str, database_url: str) -> None:
         self.name = f"fencing_demo_{secrets.token_hex(8)}"
-        server_url = _psycopg_url(database_url)
+        server_url = read_url(database_url)
         self._redis_url = redis_url
         self._redis = redis.Redis.from_url(redis_url)
         url = server_url.set(database=self.name)
         self._database_url = url.render_as_string(hide_password=False)
-        # NullPool: whoever drops the database finds no connection of ours.
-        self.engine: Engine = create_engine(url, poolclass=NullPool)
-        self._server = create_engine(server_url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+        # Without a pool: whoever drops the database finds no connection of ours.
+        self.engine: Engine = engine_at(url)
+        self._server = engine_at(server_url).execution_options(isolation_level="AUTOCOMMIT")
         self._clean_up = ExitStack()
 
     def __enter__(self) -> Self:
@@ -185,19 +186,6 @@ class Stage:
             raise DemonstrationError(
                 f"could not drop the demonstration's database, {self.name}: {_said(error)[1]}"
             ) from error
-
-
-def _psycopg_url(address: str) -> URL:
-    try:
-        url = make_url(address)
-    except ArgumentError:
-        # Its message quotes the URL, which may hold a password.
-        raise ValueError(
-            "not a database URL; it looks like postgresql://user:password@host:5432/database"
-        ) from None
-    if url.get_backend_name() not in ("postgresql", "postgres"):
-        raise ValueError(f"only PostgreSQL can refuse writes, not {url.get_backend_name()}")
-    return url.set(drivername="postgresql+psycopg")
 
 
 def _said(error: DBAPIError) -> tuple[str, str]:

@@ -14,6 +14,16 @@ __all__ = ["CONNECT_SECONDS", "check_dialect", "engine_at", "read_url"]
 CONNECT_SECONDS = 10
 """How long a server may take to let a command in, unless libpq is told otherwise, in seconds."""
 
+_LIVENESS = {
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+"""Settings of libpq's by which a server whose host is gone is noticed within a minute: seconds of
+silence before the first probe and between them, their number, and milliseconds for what was sent to
+be acknowledged. One that is at work for hours acknowledges."""
+
 _LEAST_CONNECT_SECONDS = 2
 """Less than that is rounded up by libpq, in seconds."""
 
@@ -22,7 +32,9 @@ _DRIVER = "psycopg"
 
 
 def engine_at(url: str | URL, *, within: float = CONNECT_SECONDS) -> Engine:
-    """An engine without a pool, which does not wait for a server that says nothing.
+    """An engine without a pool, which does not wait for a server that is gone or lets nobody in.
+
+    What the URL says of libpq's ``keepalives_…`` and ``tcp_user_timeout`` goes before ours.
 
     Args:
         url: Names any driver or none; psycopg is used.
@@ -42,6 +54,7 @@ def engine_at(url: str | URL, *, within: float = CONNECT_SECONDS) -> Engine:
         if not given:
             seconds = max(_LEAST_CONNECT_SECONDS, math.ceil(min(within, CONNECT_SECONDS)))
             options["connect_timeout"] = given = seconds
+        options = {**_LIVENESS, **options}
         try:
             return dialect.connect(*arguments, **options)
         except dialect.dbapi.errors.ConnectionTimeout as error:

@@ -105,8 +105,9 @@ def test_windows_is_told_why_not(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("mysql://root:secret@localhost/x", "only PostgreSQL can refuse writes, not mysql"),
+        ("mysql://root:secret@localhost/x", "only PostgreSQL can refuse writes by fencing token"),
         ("secret", "not a database URL"),
+        ("postgresql://nobody:secret/x", "the port in the database URL is no number"),
         ("postgresql://nobody:secret@127.0.0.1:1/x", "cannot use PostgreSQL"),
     ],
 )

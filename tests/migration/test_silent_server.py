@@ -1,4 +1,4 @@
-"""A server that accepts connections and says nothing: no command waits for it for long."""
+"""A server that accepts connections and says nothing, or is gone: no command waits long for it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
+from sqlalchemy import make_url
 
 from fencing.cli.main import main
 from fencing.migration import connecting
@@ -15,6 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from click.testing import Result
+    from sqlalchemy import URL
+
+LIVENESS = {
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+}
 
 COMMANDS = {
     "install": ((), 1),
@@ -69,3 +78,28 @@ def test_so_does_one_in_the_environment(silent: socket.socket) -> None:
 def test_raise_does_not_wait_longer_than_its_timeout(silent: socket.socket) -> None:
     result = call("raise", url_of(silent), "account:1", "5", "--timeout", "0.5")
     check(result, silent, seconds="2")
+
+
+def test_nor_does_the_demonstration(silent: socket.socket, redis_url: str) -> None:
+    url = url_of(silent, "?connect_timeout=1")
+    result = call("demo", "--json", "--redis-url", redis_url, "--database-url", url)
+    assert result.exit_code == 1
+    assert "cannot use PostgreSQL: the server at" in result.output
+    assert "did not let us in within 1 s" in result.output
+
+
+def parameters_at(url: URL) -> dict[str, str]:
+    engine = connecting.engine_at(url)
+    with engine.connect() as connection:
+        parameters = connection.connection.driver_connection.info.get_parameters()
+    return {name: parameters.get(name, "") for name in LIVENESS}
+
+
+def test_a_host_that_is_gone_is_noticed_within_a_minute(database: str) -> None:
+    assert parameters_at(make_url(database)) == LIVENESS
+
+
+@pytest.mark.parametrize("name", LIVENESS)
+def test_what_the_url_says_of_it_goes_before(database: str, name: str) -> None:
+    url = make_url(database).update_query_dict({name: "7"})
+    assert parameters_at(url) == {**LIVENESS, name: "7"}
