@@ -12,16 +12,12 @@ import os
 from typing import TYPE_CHECKING
 
 from alembic import context
-from sqlalchemy import Connection, NullPool, create_engine, text
+from sqlalchemy import Connection, NullPool, create_engine
 
-from fencing.migration.environment import VERSION_TABLE
+from fencing.migration.environment import LOCK, VERSION_TABLE
 
 if TYPE_CHECKING:
     from alembic.runtime.migration import MigrationInfo
-
-# Two processes that install at once: the second waits here, and finds it done. A number of our
-# own choice, in the two-number space of advisory locks, which no lock of a resource can meet.
-LOCK = text("SELECT pg_advisory_xact_lock(1178944579, 0)")
 
 
 def run_offline() -> None:
@@ -43,7 +39,7 @@ def run_online(connection: Connection) -> None:
         on_version_apply=note,  # type: ignore[arg-type]  # called with keywords, and typed without
     )
     with context.begin_transaction():
-        connection.execute(LOCK)
+        connection.exec_driver_sql(LOCK)
         context.run_migrations()
 
 

@@ -24,9 +24,11 @@ def install(url: str | None, *, as_script: bool) -> None:
     """Install schema fencing in the PostgreSQL database at URL, or upgrade it.
 
     URL looks like postgresql://user:password@host:5432/database; default: FENCING_DATABASE_URL.
-    Running it again changes nothing. The revision is recorded in the table fencing_version.
+    Running it again changes nothing. The revision is recorded in the table fencing_version; where
+    the schema was installed another way, it is only brought forward.
     """
     from fencing import migration
+    from fencing.migration.environment import bring_forward
 
     with failing_in_one_line():
         if as_script:
@@ -34,13 +36,20 @@ def install(url: str | None, *, as_script: bool) -> None:
             return
         if not url:
             raise click.UsageError("pass URL, or set FENCING_DATABASE_URL")
-        applied = migration.install(url)
+        brought = bring_forward(url)
         where = migration.place(url)
-    if applied:
-        done = "Installed" if "fencing_0001" in applied else "Upgraded"
-        click.echo(f"{done} schema fencing in {where} ({', '.join(applied)}).")
+    if brought.applied:
+        done = "Installed" if "fencing_0001" in brought.applied else "Upgraded"
+        told = f"{done} schema fencing in {where} ({', '.join(brought.applied)})"
+    elif brought.recorded:
+        told = f"Schema fencing in {where} is up to date"
     else:
-        click.echo(f"Schema fencing in {where} is up to date.")
+        version = f"of version {ddl.SCHEMA_VERSION}, so there is nothing to do"
+        told = f"Schema fencing in {where} is {version}"
+    click.echo(f"{told}{'.' if brought.recorded else _BY_OTHERS}")
+
+
+_BY_OTHERS = "; it was installed another way: by create_all(), a migration or a script."
 
 
 def read_operations(

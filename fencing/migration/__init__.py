@@ -16,9 +16,10 @@ Alembic 1.18 on not even the import is needed: the package is a plugin.
 
 The schema can be installed in three ways; a database takes one of them. :func:`install` (and
 ``fencing install`` on the command line) runs the migrations that ship with this package and
-records the revision in a table of its own. An application with an Alembic environment can list
-:func:`versions_path` among its ``version_locations``, and our branch is upgraded with its own
-revisions. Or one of its own migrations calls ``op.install_fencing()``.
+records the revision in a table of its own; what came another way it only brings forward. An
+application with an Alembic environment can list :func:`versions_path` among its
+``version_locations``, and our branch is upgraded with its own revisions. Or one of its own
+migrations calls ``op.install_fencing()``.
 
 Without an Alembic context, :func:`fence_table`, :func:`alter_fence`, :func:`unfence_table`,
 :func:`maintain` and :func:`upgrade` take a connection.

@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import threading
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fencing.errors import FencingUsageError
 from fencing.migration.connecting import check_dialect, engine_at, read_url
+from fencing.schema import ddl
 from fencing.schema.names import SCHEMA
-from fencing.tables.found import has_schema
+from fencing.tables.changing import upgrade
+from fencing.tables.found import Installed, has_schema, is_ours
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +23,10 @@ if TYPE_CHECKING:
     from sqlalchemy import URL, Connection, Engine
 
 __all__ = [
+    "LOCK",
     "VERSION_TABLE",
+    "Brought",
+    "bring_forward",
     "install",
     "install_script",
     "place",
@@ -31,6 +37,10 @@ __all__ = [
 VERSION_TABLE = "fencing_version"
 """Where :func:`install` records the revision; an application's own environment has its own."""
 
+LOCK = "SELECT pg_advisory_xact_lock(1178944579, 0)"
+"""Two processes that install at once: the second waits here, and finds it done. A number of our own
+choice, in the two-number space of advisory locks, which no lock of a resource can meet."""
+
 _PACKAGE = Path(__file__).resolve().parents[1]
 # In the wheel, and in a checkout.
 _LOCATIONS = (_PACKAGE / "_migrations", _PACKAGE.parent / "migrations")
@@ -39,10 +49,27 @@ _LOCATIONS = (_PACKAGE / "_migrations", _PACKAGE.parent / "migrations")
 _one_at_a_time = threading.Lock()
 
 
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """What was done to bring schema ``fencing`` of a database forward.
+
+    Attributes:
+        applied: The revisions that were applied, oldest first.
+        recorded: Whether `VERSION_TABLE` keeps them; it does not where the schema was installed
+            another way.
+    """
+
+    applied: tuple[str, ...]
+    recorded: bool = True
+
+
 def install(target: str | URL | Engine | Connection) -> tuple[str, ...]:
     """Bring schema ``fencing`` of a database to the newest revision this package knows.
 
-    Two processes may do so at the same time: one installs, the other waits and finds it done.
+    Two processes may do so at the same time: one installs, the other waits and finds it done. A
+    schema that was installed another way, by ``create_all()``, a migration or a script, is brought
+    forward as well, without a moment in which a table is unguarded; it is not recorded, and stays
+    theirs.
 
     Args:
         target: The database. A URL may name any driver or none (psycopg is used), and is
@@ -55,19 +82,27 @@ def install(target: str | URL | Engine | Connection) -> tuple[str, ...]:
 
     Raises:
         ValueError: The URL cannot be read, or is not one of PostgreSQL.
-        FencingUsageError: The schema was installed by other means, or by a newer version.
+        FencingUsageError: The schema is somebody else's, or of a newer version.
         sqlalchemy.exc.DBAPIError: The database cannot be reached, or refused.
     """
+    return bring_forward(target).applied
+
+
+def bring_forward(target: str | URL | Engine | Connection) -> Brought:
+    """:func:`install`, with the same arguments and errors; tells whether it is recorded, too."""
     from alembic import command  # noqa: PLC0415 -- imports autogenerate, which a plugin must not
 
     with _connected(target) as connection, _environment(connection=connection) as config:
+        connection.exec_driver_sql(LOCK)
+        if has_schema(connection) and not _is_recorded(connection):
+            return Brought(_upgraded(connection), recorded=False)
         command.upgrade(config, "head")
         if not has_schema(connection):
             raise FencingUsageError(
                 f'the table {VERSION_TABLE} says that schema "{SCHEMA}" is installed, but it is '
                 f"gone; drop {VERSION_TABLE} and install again"
             )
-        return tuple(config.attributes["applied"])
+        return Brought(tuple(config.attributes["applied"]))
 
 
 def uninstall(target: str | URL | Engine | Connection) -> tuple[str, ...]:
@@ -123,6 +158,26 @@ def place(url: str | URL) -> str:
     parsed = read_url(url)
     host = f" on {parsed.host}" if parsed.host else ""
     return f'database "{parsed.database or parsed.username or ""}"{host}'
+
+
+def _is_recorded(connection: Connection) -> bool:
+    """Whether `VERSION_TABLE` names a revision."""
+    from alembic.runtime.migration import MigrationContext  # noqa: PLC0415 -- imports autogenerate
+
+    context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+    return bool(context.get_current_heads())
+
+
+def _upgraded(connection: Connection) -> tuple[str, ...]:
+    """Bring forward what was installed another way; the revisions that do the same."""
+    if not is_ours(connection):
+        raise FencingUsageError(
+            f'this database has a schema "{SCHEMA}" already, and it is none of ours, for it has no '
+            "table fence: rename it, or choose another database"
+        )
+    before = Installed.in_database(connection).version
+    upgrade(connection)
+    return tuple(f"fencing_{number:04}" for number in range(before + 1, ddl.SCHEMA_VERSION + 1))
 
 
 def _location() -> Path:

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-__all__ = ["Found", "Installed", "covered", "has_schema"]
+__all__ = ["Found", "Installed", "covered", "has_schema", "is_ours"]
 
 _IS_INSTALLED = f"SELECT to_regnamespace('{SCHEMA}') IS NOT NULL"
+_HAS_FENCE = f"SELECT to_regclass('{SCHEMA}.fence') IS NOT NULL"
 _HAS_VERSIONS = f"SELECT to_regprocedure('{SCHEMA}.versions()') IS NOT NULL"
 _GUARDS = """
 SELECT CAST(table_schema AS text), CAST(table_name AS text), resource, operations,
@@ -162,3 +163,8 @@ def covered(connection: Connection, table: str, schema: str | None) -> bool | No
 def has_schema(connection: Connection) -> bool:
     """Whether the database has schema ``fencing``."""
     return bool(connection.exec_driver_sql(_IS_INSTALLED).scalar())
+
+
+def is_ours(connection: Connection) -> bool:
+    """Whether schema ``fencing`` is that of this package, in whichever version."""
+    return bool(connection.exec_driver_sql(_HAS_FENCE).scalar())

@@ -56,7 +56,7 @@ AT_WORK = [
     ("fencing.administration.prunable", ("prune", "u", "--older-than", "30d", "--dry-run")),
     ("fencing.connecting.connect", ("locks", "redis://h")),
     ("fencing.demo.show.perform", ("demo", "--json")),
-    ("fencing.migration.install", ("install", "postgresql://h/d")),
+    ("fencing.migration.environment.bring_forward", ("install", "postgresql://h/d")),
     ("fencing.schema.ddl.install", ("sql",)),
     ("fencing.cli.dev.start", ("dev",)),
     ("fencing.torture.installed.check_installed", ("torture",)),

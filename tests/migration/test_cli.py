@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -16,6 +17,7 @@ from tests.migration.catalog import catalog
 from tests.support.databases import plain_url
 
 SECRET = "geheim"
+VERSION_1 = Path(__file__).parents[1].joinpath("schema/data/version_1.sql").read_bytes()
 
 
 def call(command, *arguments: str, **environment: str):
@@ -44,6 +46,30 @@ def test_install_says_when_it_has_upgraded(database):
     with psycopg.connect(plain_url(database)) as connection:
         connection.execute("UPDATE fencing_version SET version_num = 'fencing_0001'")
     assert call(install, database).output.startswith("Upgraded schema fencing in database")
+
+
+def test_install_says_where_there_is_nothing_to_do_since_others_did_it(database):
+    name, host = make_url(database).database, make_url(database).host
+    with psycopg.connect(plain_url(database)) as connection:
+        connection.execute(ddl.script(ddl.install()).encode())
+    for _ in range(2):
+        result = call(install, database)
+        assert result.exit_code == 0
+        assert result.output == (
+            f'Schema fencing in database "{name}" on {host} is of version 2, so there is nothing '
+            "to do; it was installed another way: by create_all(), a migration or a script.\n"
+        )
+
+
+def test_install_says_when_it_has_upgraded_what_others_installed(database):
+    with psycopg.connect(plain_url(database)) as connection:
+        connection.execute(VERSION_1)
+    result = call(install, database)
+    assert result.exit_code == 0
+    assert result.output.startswith('Upgraded schema fencing in database "')
+    assert result.output.endswith(
+        " (fencing_0002); it was installed another way: by create_all(), a migration or a script.\n"
+    )
 
 
 def test_install_takes_its_url_from_the_environment(database):
@@ -115,7 +141,7 @@ def test_a_bug_is_not_dressed_up_as_an_error_of_the_users(monkeypatch):
     def broken(url: str) -> None:
         raise KeyError(url)
 
-    monkeypatch.setattr("fencing.migration.install", broken)
+    monkeypatch.setattr("fencing.migration.environment.bring_forward", broken)
     assert isinstance(call(install, "postgresql://h/x").exception, KeyError)
 
 

@@ -10,14 +10,27 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from sqlalchemy import NullPool, create_engine, inspect, make_url, text
+from sqlalchemy import (
+    Column,
+    Integer,
+    MetaData,
+    NullPool,
+    Table,
+    create_engine,
+    inspect,
+    make_url,
+    text,
+)
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from fencing import fenced_by
 from fencing.errors import FencingUsageError
 from fencing.migration import describe, install, uninstall, versions_path
 from fencing.migration.environment import VERSION_TABLE
 from fencing.schema import ddl
+from tests.migration.catalog import catalog
+from tests.migration.conftest import operations
 from tests.support.databases import plain_url
 from tests.support.processes import ChildProcess
 
@@ -201,13 +214,93 @@ def test_it_says_nothing(database, capfd, caplog):
     assert caplog.records == []
 
 
-def test_a_schema_that_came_another_way_is_left_alone(database):
-    run(database, ddl.script(ddl.install()))
-    with pytest.raises(FencingUsageError, match="did not record"):
-        install(database)
+def by_create_all(url: str) -> None:
+    metadata = MetaData()
+    fenced_by("t:{id}")(Table("t", metadata, Column("id", Integer, primary_key=True)))
+    engine = create_engine(url, poolclass=NullPool)
+    metadata.create_all(engine)
+
+
+def by_a_migration(url: str) -> None:
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.begin() as connection, operations(connection) as op:
+        op.install_fencing()
+
+
+OTHER_WAYS = {
+    "create_all": by_create_all,
+    "a migration": by_a_migration,
+    "a script": lambda url: run(url, ddl.script(ddl.install())),
+}
+
+
+def has_version_table(url: str) -> bool:
+    with psycopg.connect(plain_url(url)) as connection:
+        [found] = connection.execute("SELECT to_regclass(%s)", [VERSION_TABLE]).fetchone()
+        return found is not None
+
+
+@pytest.mark.parametrize("way", OTHER_WAYS)
+def test_where_the_schema_came_another_way_there_is_nothing_to_do(database, way):
+    OTHER_WAYS[way](database)
+    before = catalog(database)
+    assert install(database) == install(database) == ()
+    assert catalog(database) == before
+    assert not has_version_table(database)
     with pytest.raises(FencingUsageError, match="was not installed by `fencing install`"):
         uninstall(database)
-    run(database, "SELECT 'fencing.fence'::regclass")
+
+
+def test_what_came_another_way_is_brought_forward_with_its_guards(database):
+    run(database, f"BEGIN; {VERSION_1}; COMMIT")
+    engine = create_engine(database, poolclass=NullPool)
+    with engine.connect() as connection:
+        assert install(connection.execution_options(isolation_level="READ COMMITTED")) == (
+            "fencing_0002",
+        )
+    with psycopg.connect(plain_url(database)) as connection:
+        assert connection.execute(
+            "SELECT table_name, resource, version FROM fencing.guards ORDER BY 1"
+        ).fetchall() == [("accounts", "account:{id}", 2), ("ledger", "ledger", 2)]
+    assert install(database) == ()
+    assert not has_version_table(database)
+
+
+def test_whoever_installs_it_brings_it_to_the_same_version():
+    assert REVISIONS[-1] == f"fencing_{ddl.SCHEMA_VERSION:04}"
+
+
+def test_bringing_it_forward_is_undone_with_the_transaction_of_the_caller(database):
+    run(database, f"BEGIN; {VERSION_1}; COMMIT")
+    before = catalog(database)
+    engine = create_engine(database, poolclass=NullPool)
+    with engine.connect() as connection:
+        connection.execute(text("SELECT 1"))
+        assert install(connection) == ("fencing_0002",)
+        connection.rollback()
+    assert catalog(database) == before
+
+
+def test_what_came_another_way_and_is_newer_is_left_alone(database):
+    run(database, ddl.script(ddl.install()))
+    run(
+        database,
+        "CREATE OR REPLACE FUNCTION fencing.versions"
+        "(OUT schema_version integer, OUT oldest_client integer) "
+        "LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 99, 1'",
+    )
+    before = catalog(database)
+    with pytest.raises(FencingUsageError, match=r"of version 99.*upgrade the package fencing"):
+        install(database)
+    assert catalog(database) == before
+
+
+def test_somebody_else_s_schema_of_that_name_is_left_alone(database):
+    run(database, "CREATE SCHEMA fencing; CREATE TABLE fencing.posts (id int)")
+    before = catalog(database)
+    with pytest.raises(FencingUsageError, match='schema "fencing" already, and it is none of ours'):
+        install(database)
+    assert catalog(database) == before
 
 
 def test_a_schema_that_went_another_way_is_noticed(database):
