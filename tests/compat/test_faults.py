@@ -13,6 +13,7 @@ from fencing.compat.redis import steps
 from fencing.compat.redis.model import Memory
 from fencing.compat.redis.performing import Performer
 from tests.compat.kinds import retries
+from tests.support.waiting import happened
 
 if TYPE_CHECKING:
     from fencing.compat.redis import AsyncFencedLock
@@ -32,10 +33,6 @@ def retrying(locks_at: Any, flavour: str, proxy: TcpProxy) -> Locks:
 def unretrying(locks_at: Any, flavour: str, proxy: TcpProxy) -> Locks:
     """Our locks behind the proxy, by a client that repeats nothing."""
     return locks_at(flavour, "fencing", proxy.url, **retries(flavour, 0))
-
-
-async def until(event: Any) -> None:
-    assert await asyncio.get_running_loop().run_in_executor(None, event.wait, 20)
 
 
 async def warm(locks: Locks, name: str) -> None:
@@ -123,7 +120,7 @@ class TestLostAnswers:
         lock = unretrying(name)
         proxy.hold()
         acquiring = asyncio.ensure_future(lock.acquire())
-        await until(proxy.held)
+        await happened(proxy.held)
         assert redis_client.get(name) is not None
         proxy.refuse()
         with pytest.raises(ERRORS):
@@ -164,7 +161,7 @@ async def test_a_lock_that_had_run_out_before_the_answer_came_is_not_acquired(
     lock = locks(name, timeout=1)
     proxy.hold()
     acquiring = asyncio.ensure_future(lock.acquire(blocking=False))
-    await until(proxy.held)
+    await happened(proxy.held)
     if late == "request":  # then Redis has begun to count later than we
         redis_client.pexpire(name, 60_000)
     await asyncio.sleep(1)
@@ -217,7 +214,7 @@ class TestCancellation:
         await warm(locks, name)
         proxy.hold()
         acquiring = asyncio.ensure_future(locks(name).acquire())
-        await until(proxy.held)
+        await happened(proxy.held)
         assert redis_client.exists(name)
         acquiring.cancel()
         await asyncio.sleep(0)
@@ -236,7 +233,7 @@ class TestCancellation:
         lease = lock.lease
         proxy.withhold_request(b"EVALSHA")
         releasing = asyncio.ensure_future(lock.release())
-        await until(proxy.withheld)
+        await happened(proxy.withheld)
         releasing.cancel()
         with pytest.raises((asyncio.CancelledError, *ERRORS)):
             await releasing

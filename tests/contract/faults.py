@@ -16,6 +16,7 @@ import pytest
 from fencing import clock
 from fencing.clock import now
 from fencing.errors import LeaseExpiredError, LeaseLostError, LockNotAcquiredError, LockServiceError
+from tests.support.waiting import happened
 
 if TYPE_CHECKING:
     import threading
@@ -62,10 +63,6 @@ class Faults(Protocol):
 
     def accept(self) -> None:
         """It is there again, with all it had."""
-
-
-async def until(event: threading.Event) -> None:
-    assert await asyncio.get_running_loop().run_in_executor(None, event.wait, SECONDS)
 
 
 class FaultContract:
@@ -195,7 +192,7 @@ class FaultContract:
         lease = await locks.acquire("r", ttl=30)
         faults.hold_replies()
         releasing = asyncio.ensure_future(lease.release())
-        await until(faults.happened)
+        await happened(faults.happened)
         successor = await others.acquire("r", ttl=30, blocking=False)
         faults.cut()  # it asks once more
         faults.deliver_replies()
@@ -438,7 +435,7 @@ class FaultContract:
     ) -> None:
         faults.hold_replies()
         asking = asyncio.ensure_future(locks.acquire("r", ttl=60, blocking=False)._begin())
-        await until(faults.happened)
+        await happened(faults.happened)
         jump(61)
         faults.deliver_replies()
         with pytest.raises(LockServiceError):

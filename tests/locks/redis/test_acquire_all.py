@@ -22,6 +22,7 @@ from fencing.errors import (
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from fencing.locks.redis.scripts import keys_of
 from tests.support.processes import ChildProcess
+from tests.support.waiting import happened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,10 +39,6 @@ async def locks(locks: Any, proxy: TcpProxy) -> Any:
     await (await locks.acquire_all(["warm", "up"])).release()
     proxy.reset_counts()
     return locks
-
-
-async def until(event: Any) -> None:
-    assert await asyncio.get_running_loop().run_in_executor(None, event.wait, 20)
 
 
 class TestOneScript:
@@ -134,7 +131,7 @@ class TestFaults:
     ) -> None:
         proxy.hold()
         asking = asyncio.ensure_future(locks.acquire_all(["a", "b"], blocking=False)._begin())
-        await until(proxy.held)
+        await happened(proxy.held)
         assert lock_value("a") is not None
         redis_client.set(keys_of(redis_namespace, "b")[0], "7:abcd:the thief", px=60_000)
         proxy.cut()  # it asks once more, on a new connection
@@ -152,7 +149,7 @@ class TestFaults:
         asking = asyncio.ensure_future(
             locks.acquire_all(["a", "b"], ttl=60, blocking_timeout=0.3)._begin()
         )
-        await until(proxy.held)
+        await happened(proxy.held)
         assert lock_value("b") is not None
         while proxy.connections == before:  # noqa: ASYNC110 - the proxy only counts
             await asyncio.sleep(0.001)
@@ -316,7 +313,7 @@ class TestOptions:
                     proxy.hold()
 
             working = asyncio.create_task(work())
-            await until(proxy.held)
+            await happened(proxy.held)
             assert [lock_value(name) for name in "abc"] == [None] * 3  # before the first answer
             proxy.release()
             await working

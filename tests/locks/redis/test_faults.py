@@ -16,6 +16,7 @@ from fencing.errors import LockServiceError
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from fencing.locks.redis.scripts import keys_of
 from tests.support.processes import ChildProcess
+from tests.support.waiting import happened
 
 if TYPE_CHECKING:
     from fencing.embedded import ValkeyProcess
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
     from tests.support.child import Parent
 
 LookUp = Any  # the fixture `lock_value`: from a resource to what Redis has under its lock
-
-
-async def until(event: Any) -> None:
-    assert await asyncio.get_running_loop().run_in_executor(None, event.wait, 20)
 
 
 async def clean_up_begins(proxy: TcpProxy) -> None:
@@ -57,7 +54,7 @@ class TestSilence:
     ) -> None:
         proxy.hold()
         waiting = asyncio.ensure_future(locks.acquire("r", ttl=60, blocking_timeout=0.3)._begin())
-        await until(proxy.held)
+        await happened(proxy.held)
         assert lock_value("r") is not None
         await clean_up_begins(proxy)
         proxy.release()
@@ -141,7 +138,7 @@ class TestCancellation:
     ) -> None:
         proxy.hold()
         task = asyncio.ensure_future(async_locks.acquire("r", ttl=60)._begin())
-        await until(proxy.held)
+        await happened(proxy.held)
         assert lock_value("r") is not None
         task.cancel()
         await clean_up_begins(proxy)
@@ -160,7 +157,7 @@ class TestCancellation:
         task = asyncio.ensure_future(
             async_locks.acquire("r", ttl=60, blocking_timeout=0.1)._begin()
         )
-        await until(proxy.held)
+        await happened(proxy.held)
         await clean_up_begins(proxy)
         task.cancel()
         proxy.release()
@@ -183,7 +180,7 @@ class TestCancellation:
         lease = await async_locks.acquire("r", ttl=60)
         proxy.hold()
         task = asyncio.ensure_future(lease.release())
-        await until(proxy.held)
+        await happened(proxy.held)
         task.cancel()
         await clean_up_begins(proxy)
         proxy.release()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import time
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -21,6 +20,7 @@ from fencing.errors import LockServiceError
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from fencing.locks.redis.scripts import keys_of
 from tests.contract.facade import ThreadedLocks, in_thread
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -30,13 +30,6 @@ PATIENCE = 20
 """Seconds, enough for any of this on any machine."""
 
 pytestmark = pytest.mark.slow
-
-
-def until(true: Any) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)  # servers tell nobody that they are in step
 
 
 class Replicated:

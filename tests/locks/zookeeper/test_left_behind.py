@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,17 +12,9 @@ from fencing import AsyncZooKeeperLockService, FencingError
 from fencing.locks import lines
 from fencing.locks.zookeeper import acquiring, performing, session
 from tests.support.interrupting import interrupted_before_line
+from tests.support.waiting import until
 
 SECONDS = 20
-
-
-def until(condition: Any) -> None:
-    pause = threading.Event()
-    for _ in range(SECONDS * 50):
-        if condition():
-            return
-        pause.wait(0.02)
-    raise AssertionError("it does not come about")
 
 
 def test_an_interrupt_before_any_line_leaves_nobody_in_line(locks: Any) -> None:

@@ -6,13 +6,14 @@ import asyncio
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from kazoo.client import KazooClient
 
 from fencing import AsyncZooKeeperLockService, LockServiceError, ZooKeeperLockService
 from fencing.embedded.proxy import TcpProxy
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,15 +27,6 @@ SECONDS = 20.0
 
 _WAITER = re.compile(r"-\d+\.\d+$")
 """The place of a waiter; it asks at first as if it were alone, and is no waiter yet."""
-
-
-def until(condition: Any) -> None:
-    pause = threading.Event()
-    for _ in range(1000):
-        if condition():
-            return
-        pause.wait(0.02)
-    raise AssertionError("it did not come about")
 
 
 @pytest.fixture

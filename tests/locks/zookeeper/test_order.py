@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import pytest
 from fencing import AsyncZooKeeperLockService, ZooKeeperLockService
 from fencing.locks.zookeeper import session
 from fencing.locks.zookeeper.asking import Children, Create, Get
+from tests.support.waiting import until_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,12 +68,6 @@ def other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Other:
     return Other(request.param, zookeeper_url, zookeeper_namespace, monkeypatch)
-
-
-def until_waiting(locks: Any, number: int) -> None:
-    pause = threading.Event()
-    while locks.inspect("r").waiters < number:
-        pause.wait(0.01)
 
 
 def test_a_token_is_above_one_that_was_raised_after_queueing_up(locks: Any, other: Other) -> None:

@@ -11,6 +11,7 @@ import pytest
 from fencing import LeaseLostError, ZooKeeperLockService
 from fencing.clock import now
 from tests.support.processes import ChildProcess
+from tests.support.waiting import until_waiting
 
 if TYPE_CHECKING:
     from tests.support.child import Parent
@@ -88,12 +89,6 @@ def wait_in_line(parent: Parent, url: str, namespace: str, session: float) -> No
         parent.report("holds", token=lease.token)
         parent.wait_for("go on")
     parent.report("done")
-
-
-def until_waiting(locks: Any, number: int) -> None:
-    pause = threading.Event()
-    while locks.inspect("r").waiters < number:
-        pause.wait(0.02)
 
 
 def test_processes_are_served_in_the_order_of_their_asking(

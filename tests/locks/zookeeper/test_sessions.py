@@ -12,6 +12,7 @@ from kazoo.client import KazooClient
 
 from fencing import AsyncZooKeeperLockService, LockServiceError, ZooKeeperLockService
 from fencing.embedded.proxy import TcpProxy
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from fencing.embedded.zookeeper import ZooKeeperProcess
@@ -30,15 +31,6 @@ def expire(locks: Any) -> int:
     other.stop()
     other.close()
     return session
-
-
-def until(condition: Any) -> None:
-    pause = threading.Event()
-    for _ in range(1000):
-        if condition():
-            return
-        pause.wait(0.02)
-    raise AssertionError("it did not come about")
 
 
 def test_a_session_that_ends_takes_no_lease(locks: Any) -> None:
