@@ -42,8 +42,8 @@ def successors_proceed(history: History) -> list[Violation]:
     return [*_starved(history), *_overtaken_by_readers(history)]
 
 
-def _violation(subject: str, message: str, *evidence: object) -> Violation:
-    return Violation("successors proceed", "I14", subject, message, tuple(map(repr, evidence)))
+def _violation(acquisition: Acquisition, message: str) -> Violation:
+    return Violation("successors proceed", "I14", acquisition.name, message, (repr(acquisition),))
 
 
 def _starved(history: History) -> list[Violation]:
@@ -54,7 +54,9 @@ def _starved(history: History) -> list[Violation]:
     violations = []
     for acquisition in history.acquisitions:
         since, until = acquisition.asked_at, acquisition.answered_at
-        if acquisition.leases or acquisition.blocked_by or until is None or until - since <= bound:
+        if acquisition.leases or acquisition.blocked_by or until is None:
+            continue
+        if until - since <= bound:  # as most: it need not be looked who was in the way
             continue
         taken = [(begin, end) for begin, end, _name in rivals.during(acquisition, since, until)]
         harmful = [
@@ -65,55 +67,47 @@ def _starved(history: History) -> list[Violation]:
         free = _longest_gap(since, until, taken)
         if free > bound:
             message = f"it was not granted, and nobody was in the way for {free:.3f} s"
-            violations.append(_violation(acquisition.name, message, acquisition))
+            violations.append(_violation(acquisition, message))
     return violations
 
 
 def _longest_gap(since: float, until: float, taken: list[tuple[float, float]]) -> float:
-    longest, at = 0.0, since
+    gaps, at = [], since
     for begin, end in sorted(taken):
-        longest = max(longest, min(begin, until) - at)
+        gaps.append(begin - at)
         at = max(at, end)
-    return max(longest, until - at)
+    return max([*gaps, until - at])
 
 
 def _overtaken_by_readers(history: History) -> list[Violation]:
     faults = Faults(history)
-    seen = [
-        each
-        for each in history.acquisitions
-        if each.admission_began_at is not None and each.answered_at is not None
-    ]
-    if not seen:
-        return []
     of_resource: defaultdict[str, list[Transaction]] = defaultdict(list)
     for transaction in history.transactions:
         for resource in transaction.leases:
             of_resource[resource].append(transaction)
     violations = []
-    for acquisition in seen:
+    for acquisition in history.acquisitions:
         began, answered = acquisition.admission_began_at, acquisition.answered_at
-        if began is None or answered is None or answered - began <= _STOPS:
+        if began is None or answered is None:
             continue
-        free_at = max(
-            (
-                _out_of_the_way(transaction, acquisition)
-                for resource in acquisition.resources
-                for transaction in of_resource[resource]
-                if transaction.acquisition != acquisition.name and transaction.began_at <= began
-            ),
-            default=began,
-        )
+        if answered - began <= _STOPS:  # as above
+            continue
+        open_until = [
+            _out_of_the_way(transaction, acquisition)
+            for resource in acquisition.resources
+            for transaction in of_resource[resource]
+            if transaction.acquisition != acquisition.name and transaction.began_at <= began
+        ]
         excused = any(faults.during(began, answered, Harm.DATABASE, after=_STOPS)) or any(
             faults.of_worker(acquisition.worker, began, answered)
         )
-        waited = answered - max(began, free_at)
+        waited = answered - max([began, *open_until])
         if waited > _STOPS and not excused:
             message = (
                 f"its admission took {waited:.3f} s longer than the transactions that were open "
                 "when it began"
             )
-            violations.append(_violation(acquisition.name, message, acquisition))
+            violations.append(_violation(acquisition, message))
     return violations
 
 
