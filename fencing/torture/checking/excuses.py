@@ -28,7 +28,7 @@ class Faults:
         self._faults = history.faults
 
     def during(
-        self, since: float, until: float, *harms: Harm, after: float = 0.0, worker: str = ""
+        self, since: float, until: float, *harms: Harm, after: float, worker: str = ""
     ) -> Iterator[Fault]:
         """Faults that did one of these harms in this time, or until so many seconds before it.
 
@@ -97,6 +97,7 @@ class Rivals:
         """Others' times, on any of an acquisition's resources: since, until, and whose."""
         for resource in acquisition.resources:
             intervals = self._intervals.get(resource, [])
+            # None that began before can have lasted until then; so they need not be looked at.
             oldest = since - self._longest.get(resource, 0.0)
             for place in range(bisect_left(intervals, oldest, key=itemgetter(0)), len(intervals)):
                 interval = intervals[place]

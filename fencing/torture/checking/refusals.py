@@ -62,7 +62,6 @@ class _Overtaken:
             self.tokens[admission.resource].add(admission.token)
             if admission.pruned:
                 self.pruned.add(admission.resource)
-                continue
             # Of an acquisition that was not granted, or a raise by hand, nobody knows.
             when = asked_at.get((admission.resource, admission.token, admission.holder), -inf)
             admitted[admission.resource].append((-admission.token, when))
@@ -100,42 +99,44 @@ def wrongly_refused(history: History) -> Iterator[tuple[Transaction, str]]:
         without_faults=not history.faults and history.keeps_order,
     )
     for transaction in history.transactions:
-        wrong = None
+        ended_at, wrong = transaction.ended_at, None
+        if ended_at is None:
+            continue  # nobody was told how it ended
         if transaction.outcome is Outcome.REFUSED and transaction.kind not in REFUSABLE:
-            wrong = _wrongly_refused(transaction, run)
+            wrong = _wrongly_refused(transaction, ended_at, run)
         elif transaction.outcome in (Outcome.FAILED, Outcome.UNKNOWN) and run.without_faults:
-            wrong = _wrongly_ended(transaction, run)
+            wrong = _wrongly_ended(transaction, ended_at, run)
         if wrong is not None:
             yield transaction, wrong
 
 
-def _wrongly_refused(transaction: Transaction, run: _Run) -> str | None:
+def _wrongly_refused(transaction: Transaction, ended_at: float, run: _Run) -> str | None:
     """What is wrong with a refusal, if anything is."""
-    acquisition = run.acquisitions.get(transaction.acquisition or "")
-    if acquisition is None or not transaction.leases:
+    if transaction.acquisition is None:
         return "it was refused, and had no lease to lose"
-    ended_at = inf if transaction.ended_at is None else transaction.ended_at
+    acquisition = run.acquisitions[transaction.acquisition]
     reasons = set(_reasons(transaction, acquisition, run, ended_at))
     if run.without_faults and _Reason.TRUST_OVER not in reasons:
         return "it was refused while its leases were trusted, in a run without faults"
-    if run.history.loses_acknowledged and any(run.faults.during(-inf, ended_at, Harm.DATABASE)):
+    if run.history.loses_acknowledged and any(
+        run.faults.during(ended_at, ended_at, Harm.DATABASE, after=inf)
+    ):
         return None  # what overtook it may be lost
     if transaction.error in _SHOWN_BY and reasons.isdisjoint(_SHOWN_BY[transaction.error]):
         return f"it was refused by {transaction.error}, and {_UNTRUE[transaction.error]}"
     if not reasons:
         return "it was refused while its leases were trusted and nobody had overtaken it"
-    return _wrong_mark(transaction, run) if transaction.error == "StaleFenceError" else None
+    return _wrong_mark(transaction, run)
 
 
-def _wrongly_ended(transaction: Transaction, run: _Run) -> str | None:
+def _wrongly_ended(transaction: Transaction, ended_at: float, run: _Run) -> str | None:
     """What is wrong with a session that ended, in a run without faults: only a limit may end it.
 
     Whoever reads past our hooks, or through a pooler, is told so in the words of a driver.
     """
-    acquisition = run.acquisitions.get(transaction.acquisition or "")
-    if acquisition is not None and transaction.ended_at is not None:
-        reasons = _reasons(transaction, acquisition, run, transaction.ended_at)
-        if _Reason.TRUST_OVER in reasons:
+    if transaction.acquisition is not None:
+        acquisition = run.acquisitions[transaction.acquisition]
+        if _Reason.TRUST_OVER in _reasons(transaction, acquisition, run, ended_at):
             return None
     return f"it is {transaction.outcome} while its leases were trusted, in a run without faults"
 
@@ -146,7 +147,7 @@ def _reasons(
     """Why it can have been refused."""
     if ended_at >= _trusted_until(acquisition, transaction) - _ROUNDED:
         yield _Reason.TRUST_OVER
-    if ended_at - transaction.began_at >= acquisition.ttl > 0:
+    if ended_at - transaction.began_at >= acquisition.ttl:
         yield _Reason.TRUST_OVER  # the trust it began with; its lease was renewed since
     if not run.overtaken.pruned.isdisjoint(transaction.leases):
         yield _Reason.PRUNED
@@ -166,12 +167,10 @@ def _reasons(
 
 def _trusted_until(acquisition: Acquisition, transaction: Transaction) -> float:
     # Who is refused releases at once; that is not why he was refused.
-    until = [
-        lease.until if lease.trusted_until is None else lease.trusted_until
-        for resource, lease in acquisition.leases.items()
-        if resource in transaction.leases
-    ]
-    return min(until, default=-inf)
+    presented = [acquisition.leases[resource] for resource in transaction.leases]
+    return min(
+        lease.until if lease.trusted_until is None else lease.trusted_until for lease in presented
+    )
 
 
 def _wrong_mark(transaction: Transaction, run: _Run) -> str | None:
