@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 
 from fencing.torture.faults.beside import beside
 from fencing.torture.faults.missing import MissedError
@@ -33,19 +34,32 @@ __all__ = [
 
 _PIDS = text("SELECT pid FROM pg_stat_activity WHERE usename = :role ORDER BY pid")
 _END = text("SELECT pg_terminate_backend(:pid)")
+_WAIT = text("SELECT pg_sleep(10)")
 
 
 def kill_a_backend(stage: Stage, chance: Random) -> Steps:
     """SIGKILL of a worker's server process: PostgreSQL ends all others, and recovers."""
     pids = yield from beside(lambda: _pids(stage))
     chance.shuffle(pids)
-    for pid in pids:
-        with suppress(ProcessLookupError):  # its worker may have gone since, and it with him
-            os.kill(pid, signal.SIGKILL)
-            break
-    else:
-        raise MissedError
+    yield from beside(lambda: _kill_one(stage, pids))
     yield from beside(stage.await_database)
+
+
+def _kill_one(stage: Stage, pids: list[int]) -> None:
+    """Until PostgreSQL has noticed: before, it goes on serving, and then ends who was served."""
+    with stage.owner.connect() as witness:
+        for pid in pids:
+            with suppress(ProcessLookupError):  # its worker may have gone since, and it with him
+                os.kill(pid, signal.SIGKILL)
+                break
+        else:
+            raise MissedError
+        try:
+            witness.execute(_WAIT)
+        except OperationalError:
+            witness.invalidate()
+        else:
+            raise MissedError  # it had ended, and was only not waited for
 
 
 def end_sessions(stage: Stage, chance: Random) -> Steps:
