@@ -66,13 +66,33 @@ def test_who_starved_is_shown():
     waits(world, 8.0)
     (violation,) = find(SUCCESSORS, world.history())
     assert violation.subject == "w9.1:1"
+    assert "not granted" in violation.message
     assert violation.evidence == (repr(world.acquisitions["w9.1:1"]),)
 
 
-def test_who_is_granted_a_lease_late_was_not_refused_it():
+def test_who_is_granted_a_lease_late_has_waited_as_well():
     world = World()
-    has(world, 8.0, 9.0, asked_at=ASKED)
+    has(world, BOUND, 9.0, asked_at=ASKED)
     assert not starved(world)
+    has(world, BOUND + MOMENT, 9.0, asked_at=ASKED)
+    (violation,) = find(SUCCESSORS, world.history())
+    assert "late granted" in violation.message
+
+
+def test_who_is_granted_a_lease_waits_for_it_until_his_admission_begins():
+    world = World()
+    began = {"asked_at": ASKED, "admission_began_at": ASKED + BOUND}
+    works(world, 0.0, 8.0)
+    has(world, 8.0, 9.0, "w9.1:1", **began)
+    assert not starved(world)
+    has(world, 8.0, 9.0, "w9.1:1", **{**began, "admission_began_at": ASKED + BOUND + MOMENT})
+    assert starved(world)
+
+
+def test_his_own_lease_is_not_in_his_way():
+    world = World()
+    has(world, 0.0, 9.0, asked_at=ASKED, answered_at=ASKED + 8.0)
+    assert starved(world)
 
 
 def test_who_was_killed_was_refused_nothing():
@@ -168,7 +188,7 @@ def test_an_admission_that_nothing_is_in_the_way_of_takes_a_second_at_most():
 
 def test_an_admission_that_was_not_seen_or_did_not_end_has_no_length():
     world = World()
-    admits(world, 8.0, admission_began_at=None)
+    admits(world, BOUND, admission_began_at=None)
     assert not starved(world)
     admits(world, 8.0, answered_at=None)
     assert not starved(world)
