@@ -204,11 +204,16 @@ class _AsyncBounded:
     async def connect(self) -> None:
         if self.is_connected:
             return
-        await super().connect()  # type: ignore[misc]  # that of the connection it is mixed into
-        self._answers = Answers(_errors_as(self._parser.parse_error))
-        # Under TLS there may be something to read that is no answer, and the loop finds out.
-        tls = self._writer.get_extra_info("ssl_object") is not None
-        self._watch = None if tls else _watch(self._writer.get_extra_info("socket").fileno())
+        try:
+            await super().connect()  # type: ignore[misc]  # that of the connection it is mixed into
+            self._answers = Answers(_errors_as(self._parser.parse_error))
+            # Under TLS there may be something to read that is no answer, and the loop finds out.
+            tls = self._writer.get_extra_info("ssl_object") is not None
+            self._watch = None if tls else _watch(self._writer.get_extra_info("socket").fileno())
+        except BaseException:
+            # redis-py leaves it open where it is cancelled, or its time is up, while it greets.
+            await self.disconnect(nowait=True)
+            raise
 
     def is_open(self) -> bool:
         """Whether it is connected, as far as we know."""

@@ -373,11 +373,7 @@ class AsyncDirect(_OnOneRedis):
     async def connection_to(self, node: str) -> Any:  # noqa: ARG002 - as on a cluster
         """See `AsyncSibling.connection_to`."""
         connection = made_by(self._made.connection_pool)
-        try:
-            await connection.connect()
-        except BaseException:  # also when it is cancelled in the middle of a greeting
-            await connection.disconnect(nowait=True)
-            raise
+        await connection.connect()
         return connection
 
     async def aclose(self) -> None:

@@ -25,7 +25,7 @@ from redis.exceptions import MaxConnectionsError
 
 from fencing.clock import now
 from fencing.locks.redis.bounded import call_end
-from fencing.locks.redis.connections import connection_of
+from fencing.locks.redis.connections import connection_of, made_by
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -327,9 +327,11 @@ class AsyncConnectionStack(_Stack):
         return turn.connection
 
     async def _make(self, end: float) -> Any:
+        # By ourselves: a pool that is cancelled in its own looks at it keeps it open, for nobody.
+        connection = made_by(self._pool)
         try:
             async with asyncio.timeout(max(0.0, end - now())):
-                connection = await connection_of(self._pool)
+                await connection.connect()
         except BaseException:
             self._make_one_less()
             raise
