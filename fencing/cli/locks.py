@@ -91,8 +91,12 @@ def _service_at(url: str, *, namespace: str, cluster: bool) -> Any:  # noqa: ANN
         return _cluster_at(url, namespace)
     if not _in_postgres(url):
         service = connect(url, namespace=namespace)
-        if url.partition("://")[0].lower() in ("redis", "rediss"):
-            _check_alone(url)
+        try:
+            if url.partition("://")[0].lower() in ("redis", "rediss"):
+                _check_alone(url)
+        except BaseException:
+            service.close()
+            raise
         return service
     if namespace != "fencing":
         raise click.UsageError("there are no namespaces in PostgreSQL, so --namespace names none")

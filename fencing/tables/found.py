@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["Found", "Installed", "covered", "has_schema", "is_ours"]
 
 _IS_INSTALLED = f"SELECT to_regnamespace('{SCHEMA}') IS NOT NULL"
-_HAS_FENCE = f"SELECT to_regclass('{SCHEMA}.fence') IS NOT NULL"
+_HAS_FENCE = """
+SELECT count(*) = 3 FROM pg_catalog.pg_attribute
+WHERE attrelid = to_regclass('fencing.fence') AND attname IN ('resource', 'token', 'holder')
+"""
 _HAS_VERSIONS = f"SELECT to_regprocedure('{SCHEMA}.versions()') IS NOT NULL"
 _GUARDS = """
 SELECT CAST(table_schema AS text), CAST(table_name AS text), resource, operations,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,7 +35,7 @@ def refusing() -> Iterator[int]:
                 client, _ = listening.accept()
             except OSError:
                 return
-            with client:
+            with client, suppress(OSError):
                 client.recv(4096)
                 client.sendall(b"-ERR Protocol error: unbalanced quotes in request\r\n")
 
@@ -48,12 +49,12 @@ def refusing() -> Iterator[int]:
 
 @pytest.fixture(params=["silent", "refusing"])
 def no_tls(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """A host with its port, and what is told of it."""
+    """A host with its port and how long to wait for it, and what is told of it."""
     if request.param == "refusing":
-        return f"127.0.0.1:{request.getfixturevalue('refusing')}", REFUSED
+        return f"127.0.0.1:{request.getfixturevalue('refusing')}?socket_timeout=10", REFUSED
     # As Redis is where the first words of TLS hold no end of a line.
     silent = request.getfixturevalue("silent")
-    return f"127.0.0.1:{silent.getsockname()[1]}", SILENT
+    return f"127.0.0.1:{silent.getsockname()[1]}?socket_timeout=0.2", SILENT
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def test_it_is_told_what_happened(
     no_tls: tuple[str, str], command: str, scheme: str, status: int
 ) -> None:
     host, told = no_tls
-    url = f"{scheme}://{host}?socket_timeout=0.2"
+    url = f"{scheme}://{host}"
     nowhere = ("--database-url", "postgresql://127.0.0.1:1/x")
     arguments = ("--redis-url", url, *nowhere) if command == "demo" else (url,)
     result = CliRunner().invoke(main, [command, *arguments])

@@ -295,8 +295,9 @@ def test_what_came_another_way_and_is_newer_is_left_alone(database):
     assert catalog(database) == before
 
 
-def test_somebody_else_s_schema_of_that_name_is_left_alone(database):
-    run(database, "CREATE SCHEMA fencing; CREATE TABLE fencing.posts (id int)")
+@pytest.mark.parametrize("table", ["posts (id int)", "fence (id int, token text)"])
+def test_somebody_else_s_schema_of_that_name_is_left_alone(database, table):
+    run(database, f"CREATE SCHEMA fencing; CREATE TABLE fencing.{table}")
     before = catalog(database)
     with pytest.raises(FencingUsageError, match='schema "fencing" already, and it is none of ours'):
         install(database)

@@ -166,14 +166,20 @@ def is_node_of_cluster(url: str) -> bool:
         with client_at(url) as client:
             looker = client_like(client)
             return bool(looker.info("cluster").get("cluster_enabled"))
-    except redis.exceptions.NoPermissionError:
-        return False
     except REDIS_ERRORS as error:
+        if _is_refusal(error):
+            return False
         raise _unreachable(error) from error
     finally:
         call_end.reset(running)
         if looker is not None:
             _close(looker, by_cluster=False)
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether a command alone is refused: to this user, or to everybody."""
+    renamed = isinstance(error, redis.ResponseError) and "unknown command" in str(error).lower()
+    return renamed or isinstance(error, redis.exceptions.NoPermissionError)
 
 
 def _nodes(looker: Any, *, by_cluster: bool) -> list[tuple[str, dict[str, Any]]]:

@@ -112,6 +112,19 @@ def test_a_user_who_may_not_ask_whether_it_is_one_of_a_cluster_is_shown_the_lock
     assert (told.exit_code, told.output) == (0, '0 held in the namespace "fencing".\n')
 
 
+def test_a_redis_that_does_not_know_info_is_taken_at_its_address(
+    service: RedisLockService, here: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def info(_client: redis.Redis, *_sections: str) -> None:
+        raise redis.ResponseError("unknown command 'INFO', with args beginning with: 'cluster'")
+
+    service.acquire("r", ttl=60)
+    monkeypatch.setattr(redis.Redis, "info", info)
+    told = call(*here)
+    assert told.exit_code == 0
+    assert "1 held" in told.output
+
+
 def test_a_node_of_a_cluster_is_not_taken_for_all_of_it() -> None:
     with ValkeyCluster(nodes=3) as cluster:
         url = f"redis://127.0.0.1:{cluster.port}"
