@@ -1,24 +1,20 @@
-"""An interrupt before any chosen line, as a signal may bring it; a cancellation at any wait."""
+"""An interrupt before any chosen line of some modules, as a signal may bring it."""
 
 from __future__ import annotations
 
-import asyncio
 import linecache
 import sys
-import types
 from contextlib import contextmanager
-from functools import cache, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING
 
 from fencing.interrupts import is_begun_unseen
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Generator, Iterator
+    from collections.abc import Iterator
     from types import CodeType, FrameType, ModuleType
 
-__all__ = ["cancelled_at", "interrupted_before_line"]
-
-T = TypeVar("T")
+__all__ = ["interrupted_before_line"]
 
 
 @contextmanager
@@ -61,32 +57,3 @@ def _first_line(code: CodeType) -> int:
         return 0
     lines = enumerate(linecache.getlines(code.co_filename), start=1)
     return next(n for n, line in lines if n > code.co_firstlineno and line.strip() == "try:")
-
-
-async def cancelled_at(work: Coroutine[Any, Any, T], number: int) -> T:
-    """What a coroutine returns whose task is cancelled when it waits for the ``number``-th time."""
-
-    @types.coroutine
-    def steps() -> Generator[Any, None, T]:
-        waits, resume = 0, partial(work.send, None)
-        try:
-            while True:
-                future = resume()
-                waits += 1
-                if waits == number:
-                    task.cancel()
-                try:
-                    yield future
-                except BaseException as error:  # noqa: BLE001 - it is for the work
-                    resume = partial(work.throw, error)
-                else:
-                    resume = partial(work.send, None)
-        except StopIteration as end:
-            outcome: T = end.value
-            return outcome
-
-    async def run() -> T:
-        return await steps()
-
-    task = asyncio.create_task(run())
-    return await task

@@ -18,9 +18,9 @@ from fencing.clock import now
 from fencing.embedded.proxy import TcpProxy
 from fencing.errors import LockServiceError
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
+from fencing.locks.redis.bounded import async_bounded
 from fencing.locks.redis.stack import AsyncConnectionStack
 from tests.contract.facade import ThreadedLocks
-from tests.support.interrupting import cancelled_at
 from tests.support.processes import ChildProcess
 
 if TYPE_CHECKING:
@@ -177,27 +177,22 @@ class TestOneForMany:
                     assert lease is not None
                     await lease.release()
 
-    @pytest.mark.parametrize("settings", [{}, {"protocol": 3}, {"health_check_interval": 1}])
-    async def test_wherever_it_is_cancelled_while_it_connects_it_is_closed(
-        self, settings: dict[str, Any], proxy: TcpProxy, redis_namespace: str
-    ) -> None:
-        number, cancelled = 0, True
-        while cancelled:
-            number += 1
-            service = AsyncRedisLockService.from_url(
-                proxy.url, namespace=redis_namespace, **settings
-            )
-            async with service as locks:
-                asking = locks.acquire(f"r{number}", ttl=60)._begin()
-                try:
-                    await cancelled_at(asking, number)
-                    cancelled = False
-                except asyncio.CancelledError:
-                    pass
-            async with asyncio.timeout(20):
-                while proxy._links:  # noqa: ASYNC110 - the proxy tells nobody
-                    await asyncio.sleep(0.001)
-        assert number > 3
+    async def test_who_is_cancelled_while_it_greets_closes_it(self, proxy: TcpProxy) -> None:
+        greets = asyncio.Event()
+
+        async def greet(_connection: Any) -> None:
+            greets.set()
+            await asyncio.Event().wait()  # as a provider of credentials that says nothing
+
+        kind = async_bounded(redis.asyncio.Connection)
+        connection = kind(host="127.0.0.1", port=proxy.port, redis_connect_func=greet)
+        connecting = asyncio.ensure_future(connection.connect())
+        await greets.wait()
+        assert connection.is_connected
+        connecting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await connecting
+        assert not connection.is_connected
 
     @pytest.mark.parametrize("kind", ["sync", "async"])
     async def test_many_at_once_all_get_their_locks(
