@@ -177,7 +177,7 @@ class TestOneForMany:
                     assert lease is not None
                     await lease.release()
 
-    async def test_who_is_cancelled_while_it_greets_closes_it(self, proxy: TcpProxy) -> None:
+    async def test_who_is_cancelled_while_it_greets_closes_it(self, redis_url: str) -> None:
         greets = asyncio.Event()
 
         async def greet(_connection: Any) -> None:
@@ -185,7 +185,8 @@ class TestOneForMany:
             await asyncio.Event().wait()  # as a provider of credentials that says nothing
 
         kind = async_bounded(redis.asyncio.Connection)
-        connection = kind(host="127.0.0.1", port=proxy.port, redis_connect_func=greet)
+        place = redis.asyncio.ConnectionPool.from_url(redis_url).connection_kwargs
+        connection = kind(**place, redis_connect_func=greet)
         connecting = asyncio.ensure_future(connection.connect())
         await greets.wait()
         assert connection.is_connected
@@ -193,6 +194,7 @@ class TestOneForMany:
         with pytest.raises(asyncio.CancelledError):
             await connecting
         assert not connection.is_connected
+        await asyncio.sleep(0)  # the loop closes its socket a turn later
 
     @pytest.mark.parametrize("kind", ["sync", "async"])
     async def test_many_at_once_all_get_their_locks(
