@@ -13,6 +13,7 @@ import click
 from fencing.cli.failing import failing_in_one_line, variables_read
 
 if TYPE_CHECKING:
+    from fencing.service import LockService
     from fencing.state import LockState
 
 __all__ = ["locks"]
@@ -64,7 +65,8 @@ def locks(
     with failing_in_one_line(), contextlib.ExitStack() as stack:
         if force_release is not None:
             check_resource(force_release)
-        service = stack.enter_context(_service_at(url, namespace=namespace, cluster=cluster))
+        service = _service_at(url, namespace=namespace, cluster=cluster)
+        stack.callback(service.close)
         if force_release is not None:
             taken = service.force_release(force_release)
             name = _quoted(force_release)
@@ -82,7 +84,7 @@ def locks(
     click.echo(f"{len(found)} held{in_namespace}.")
 
 
-def _service_at(url: str, *, namespace: str, cluster: bool) -> Any:  # noqa: ANN401 - of any kind
+def _service_at(url: str, *, namespace: str, cluster: bool) -> Any:  # noqa: ANN401 - all of ours have scan(), which `LockService` asks of nobody
     from fencing.connecting import connect
 
     if cluster:
@@ -103,7 +105,7 @@ def _service_at(url: str, *, namespace: str, cluster: bool) -> Any:  # noqa: ANN
     return connect(url)
 
 
-def _cluster_at(url: str, namespace: str) -> Any:  # noqa: ANN401 - as above
+def _cluster_at(url: str, namespace: str) -> LockService:
     from fencing.connecting import connect
     from fencing.errors import LockServiceError
     from fencing.locks.redis.addresses import as_cluster

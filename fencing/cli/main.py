@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 
@@ -57,7 +57,7 @@ class LazyGroup(click.Group):
             raise TypeError(message)
         return command
 
-    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's signature
+    def invoke(self, ctx: click.Context) -> object:
         """Import a command and run it; an interrupt of either ends the process."""
         with ending_on_interrupt():
             return super().invoke(ctx)

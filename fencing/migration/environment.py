@@ -162,7 +162,7 @@ def place(url: str | URL) -> str:
 
 def _is_recorded(connection: Connection) -> bool:
     """Whether `VERSION_TABLE` names a revision."""
-    from alembic.runtime.migration import MigrationContext  # noqa: PLC0415 -- imports autogenerate
+    from alembic.runtime.migration import MigrationContext  # noqa: PLC0415 -- imports autogenerate, which a plugin must not
 
     context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
     return bool(context.get_current_heads())

@@ -96,7 +96,7 @@ class _Bounded:
         own = self.socket_timeout, self.socket_connect_timeout
         self.socket_timeout, self.socket_connect_timeout = map(self._left, own)
         try:
-            super().connect()  # type: ignore[misc]  # that of the connection it is mixed into
+            super().connect()  # type: ignore[misc]  # a mixin: only `bounded` adds a base that has it
             self._watch = _watch(self._sock)
             self._answers = Answers(_errors_as(self._parser.parse_error))
         except BaseException:
@@ -205,7 +205,7 @@ class _AsyncBounded:
         if self.is_connected:
             return
         try:
-            await super().connect()  # type: ignore[misc]  # that of the connection it is mixed into
+            await super().connect()  # type: ignore[misc]  # a mixin: only `async_bounded` adds a base that has it
             self._answers = Answers(_errors_as(self._parser.parse_error))
             # Under TLS there may be something to read that is no answer, and the loop finds out.
             tls = self._writer.get_extra_info("ssl_object") is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import KazooState
@@ -10,7 +10,17 @@ from kazoo.protocol.states import KazooState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["CONNECT_SECONDS", "Handler"]
+__all__ = ["CONNECT_SECONDS", "Client", "Handler", "Result", "State"]
+
+# kazoo is not annotated, and ships no stubs: what mypy could be told of these it could not check.
+Client: TypeAlias = Any
+"""A ``KazooClient``."""
+State: TypeAlias = Any
+"""A ``KazooState``: a plain string in kazoo."""
+Result: TypeAlias = Any
+"""An ``IAsyncResult`` of kazoo's."""
+Kazoo: TypeAlias = Any
+"""Whatever kazoo passes to a method of its handler, and takes from it."""
 
 CONNECT_SECONDS = 2.0
 """How long one server may take to accept a connection, and then to answer on it, before the next
@@ -36,7 +46,7 @@ def _place_in(*, address: tuple[Any, ...], hostname: str | None = None, **_: obj
     return f"[{host}]:{address[1]}" if ":" in host else f"{host}:{address[1]}"
 
 
-class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ships no annotations, so the base is Any
     """Bounds the making of connections, and tells of failures, which kazoo keeps to itself.
 
     Args:
@@ -59,20 +69,20 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         self._unanswered = False
         self._patience = FIRST_SECONDS
 
-    def changed(self, state: Any) -> None:  # noqa: ANN401 - kazoo has no types
+    def changed(self, state: State) -> None:
         """A listener for the client: with these a server has answered."""
         if state in (KazooState.CONNECTED, KazooState.LOST):
             self._unanswered = False
             self._patience = FIRST_SECONDS
 
-    def select(self, *sockets: Any) -> Any:  # noqa: ANN401 - kazoo's
+    def select(self, *sockets: Kazoo) -> Kazoo:
         """As kazoo has it, but not for so long while no server has answered."""
         *watched, timeout = sockets
         if timeout and not self._connected():
             timeout = min(timeout, self._patience)
         return super().select(*watched, timeout)
 
-    def create_connection(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - kazoo's
+    def create_connection(self, *args: Kazoo, **kwargs: Kazoo) -> Kazoo:
         """As kazoo has it, but within `CONNECT_SECONDS`, and what comes of it is told."""
         if self._unanswered:
             self._unanswered = False

@@ -21,7 +21,7 @@ from kazoo.security import make_digest_acl
 from fencing.clock import now
 from fencing.locks.zookeeper.asking import Children, Delete, Get, Refused, Sync
 from fencing.locks.zookeeper.batches import Batch
-from fencing.locks.zookeeper.connecting import Handler
+from fencing.locks.zookeeper.connecting import Client, Handler, Result, State
 from fencing.locks.zookeeper.names import line_of
 from fencing.locks.zookeeper.requests import outcome_of, sent
 
@@ -83,7 +83,7 @@ class Session:
         self._pid = os.getpid()
         # Reentrant: a signal handler may use the service, too.
         self._lock = threading.RLock()
-        self._client: Any = None
+        self._client: Client = None
         self._connected = False
         self._failures = 0
         self._refusals = 0
@@ -116,14 +116,14 @@ class Session:
             self._end_aside(over)
         self._send()
 
-    def _outlived(self) -> Any:  # noqa: ANN401 - kazoo has no types
+    def _outlived(self) -> Client:
         """Do not go on with a session that must have ended; return its client."""
         lost_at, seconds = self._lost_at, self.options["timeout"]
         if self._client is None or lost_at is None or now() < lost_at + seconds:
             return None
         return self._leave()
 
-    def _leave(self) -> Any:  # noqa: ANN401 - kazoo has no types
+    def _leave(self) -> Client:
         """Do not go on with the session; return its client, which is to be ended."""
         over, self._client, self._lost_at = self._client, None, None
         self._connected = False
@@ -206,10 +206,10 @@ class Session:
             self._set_off_watches()
         self._fail(ConnectionClosedError("the lock service was closed"))
 
-    def _end_aside(self, client: Any) -> None:  # noqa: ANN401 - kazoo has no types
+    def _end_aside(self, client: Client) -> None:
         threading.Thread(target=self._end, args=(client,), daemon=True).start()
 
-    def _end(self, client: Any) -> None:  # noqa: ANN401 - kazoo has no types
+    def _end(self, client: Client) -> None:
         with contextlib.suppress(Exception):
             client.stop()
             client.close()
@@ -237,7 +237,7 @@ class Session:
         self._refusals, self._seen = 0, 0
         client.start_async()
 
-    def _client_with(self, handler: Handler | None) -> Any:  # noqa: ANN401 - kazoo has no types
+    def _client_with(self, handler: Handler | None) -> Client:
         try:
             return KazooClient(
                 self.hosts, handler=handler, connection_retry=dict(_RECONNECT), **self.options
@@ -247,7 +247,7 @@ class Session:
 
     # What kazoo's threads call.
 
-    def _could_not_connect(self, client: Any, error: BaseException) -> None:  # noqa: ANN401 - kazoo has no types
+    def _could_not_connect(self, client: Client, error: BaseException) -> None:
         with self._lock:
             if client is not self._client:
                 return
@@ -258,7 +258,7 @@ class Session:
         if every:
             self._fail(error)
 
-    def _was_not_let_in(self, client: Any) -> None:  # noqa: ANN401 - kazoo has no types
+    def _was_not_let_in(self, client: Client) -> None:
         """Do not insist on what the session has seen, if it is that for which no server lets it in.
 
         A server ends the connection of who has seen later transactions than it has. Hence one that
@@ -276,7 +276,7 @@ class Session:
             self._seen = max(self._seen, client.last_zxid)
             client.last_zxid = 0
 
-    def _changed(self, client: Any, state: Any) -> None:  # noqa: ANN401 - kazoo has no types
+    def _changed(self, client: Client, state: State) -> None:
         with self._lock:
             if client is not self._client:
                 return
@@ -298,11 +298,11 @@ class Session:
         elif connected:
             self._go_on(client)
 
-    def _compare(self, client: Any, result: Any) -> None:  # noqa: ANN401 - kazoo has no types
+    def _compare(self, client: Client, result: Result) -> None:
         """Go on with a session only where nothing is missing of what it has seen.
 
-        With older data there may be nodes of this session which it has deleted since, and which
-        would stay for as long as it lives.
+        In older data there may be nodes that the client has deleted since: ephemeral, they would
+        stay for as long as its connection to ZooKeeper is renewed.
         """
         with self._lock:
             if client is not self._client or result.exception is not None:
@@ -316,7 +316,7 @@ class Session:
         else:
             self._end_aside(over)
 
-    def _go_on(self, client: Any) -> None:  # noqa: ANN401 - kazoo has no types
+    def _go_on(self, client: Client) -> None:
         with self._lock:
             if client is not self._client or not client.connected:
                 return
@@ -359,7 +359,7 @@ class Session:
                     continue
             batch.note(number, failure)
 
-    def answered(self, answer: _Answer, batch: Batch, number: int, result: Any) -> None:  # noqa: ANN401 - kazoo has no types
+    def answered(self, answer: _Answer, batch: Batch, number: int, result: Result) -> None:
         """An answer has come."""
         with self._lock:
             self._outstanding.discard(answer)
@@ -373,7 +373,7 @@ class _Answer:
     def __init__(self, session: Session, batch: Batch, number: int) -> None:
         self._facts: tuple[Session, Batch, int] | None = session, batch, number
 
-    def __call__(self, result: Any) -> None:  # noqa: ANN401 - kazoo has no types
+    def __call__(self, result: Result) -> None:
         if self._facts is None:
             return
         (session, batch, number), self._facts = self._facts, None
