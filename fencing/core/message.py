@@ -20,7 +20,7 @@ from fencing.schema.names import ENTER
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-__all__ = ["begin_and_enter", "goes_in_one_message"]
+__all__ = ["begin_and_enter", "goes_in_one_message", "sent"]
 
 _STATEMENT = (
     ENTER.replace(":leases", "$1").replace(":limit_ms", "$2").replace(":receipt", "$3").encode()
@@ -84,6 +84,31 @@ def begin_and_enter(driver: Any, dbapi: Any, entry: dict[str, object]) -> Genera
         raise dbapi.errors.error_from_result(result)
     stamp: str = result.get_value(0, 0).decode()
     return stamp
+
+
+def sent(work: Generator[int, int, str]) -> Generator[int, int, str]:
+    """Begin :func:`begin_and_enter`, up to where the server's answer is waited for.
+
+    Args:
+        work: It, not begun.
+
+    Returns:
+        The rest of it.
+
+    Raises:
+        psycopg.Error: It could not be sent.
+    """
+    return _resumed(work, next(work))
+
+
+def _resumed(work: Generator[int, int, str], awaited: int) -> Generator[int, int, str]:
+    while True:
+        ready = yield awaited
+        try:
+            awaited = work.send(ready)
+        except StopIteration as end:
+            stamp: str = end.value
+            return stamp
 
 
 def _send(

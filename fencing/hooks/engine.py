@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from sqlalchemy.pool import ConnectionPoolEntry
 
     from fencing.hooks.admission import Admissions
+    from fencing.hooks.ahead import EntryAhead
     from fencing.hooks.ambient import Fence
 
 __all__ = ["EXPLICIT", "Hooks"]
@@ -143,7 +144,7 @@ class Hooks:
         if leases:
             for lease in leases:
                 lease.raise_if_over()
-            presentation.stamp = enter(connection, driver, presentation.entry, _OURS)
+            enter(connection, driver, presentation, _OURS)
             if not self._knows_server:
                 self._look_at_server(connection)
 
@@ -183,6 +184,8 @@ class Hooks:
         begun = connection.in_transaction()
         presentation = self.presentations.get(connection) if begun else None
         if presentation is not None and presentation.leases:
+            if presentation.ahead is not None:
+                presentation.ahead.settle()
             self._check_deadlines(connection, presentation)
         for table, operation, declaration in declared_writes(context):
             self._guards.require(context, table, operation, declaration)
@@ -216,6 +219,8 @@ class Hooks:
         presentation = self.presentations.get(connection)
         if presentation is None:
             return
+        if presentation.ahead is not None:
+            self._settle_before_commit(connection, presentation.ahead)
         try:
             self._check_deadlines(connection, presentation)
             if presentation.refusal is not None and has_failed(connection):
@@ -231,11 +236,24 @@ class Hooks:
         if presentation.leases:
             presentation.committing = not has_ended(driver_of(connection))
 
+    def _settle_before_commit(self, connection: Connection, ahead: EntryAhead) -> None:
+        try:
+            ahead.settle()
+        except BaseException:
+            self._give_up(connection)  # as for a deadline
+            raise
+
     def rollback(self, connection: Connection) -> None:
         """See that a ROLLBACK cannot fail: its error would replace the one that led to it."""
         presentation = self.presentations.get(connection)
         if presentation is not None:
             presentation.committing = False
+            if (
+                presentation.ahead is not None
+                and not connection.invalidated
+                and not presentation.ahead.drop()
+            ):
+                self._give_up(connection)
             if presentation.may_have_ended and not connection.invalidated:
                 # SQLAlchemy's own, which follows, then finds nothing to do.
                 try:

@@ -1,7 +1,8 @@
 """Entry: the first statement of a transaction under leases.
 
-With psycopg, BEGIN goes in one message with it (:mod:`fencing.core.message`). Where that cannot be
-done, entry is a statement like any other, and BEGIN comes before it.
+With psycopg, BEGIN goes in one message with it (:mod:`fencing.core.message`), and the answer is
+left for later (:mod:`fencing.hooks.ahead`). Where that cannot be done, entry is a statement like
+any other, and BEGIN comes before it.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import text
 from sqlalchemy.util import await_only
 
-from fencing.core.message import begin_and_enter, goes_in_one_message
+from fencing.core.message import begin_and_enter, goes_in_one_message, sent
+from fencing.hooks.ahead import EntryAhead, as_sqlalchemy_raises_it, may_go_ahead
 from fencing.schema.names import ENTER
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from sqlalchemy import Connection
+
+    from fencing.hooks.transaction import Presentation
 
 __all__ = ["enter"]
 
@@ -27,29 +31,33 @@ _STATEMENT = text(ENTER)
 def enter(
     connection: Connection,
     driver: Any,  # noqa: ANN401 - psycopg's or asyncpg's
-    entry: dict[str, object],
+    presentation: Presentation,
     options: dict[str, Any],
-) -> str:
+) -> None:
     """Present leases in the transaction that begins.
 
     Args:
         connection: Where it begins; no statement of it has been sent.
         driver: Its driver's connection.
-        entry: The parameters of ``fencing.enter``.
+        presentation: The leases; told the transaction's stamp, or that its answer is to come.
         options: Execution options of our own statements.
-
-    Returns:
-        What tells the transaction from every other.
     """
     dbapi: Any = connection.dialect.loaded_dbapi
+    entry = presentation.entry
     if not goes_in_one_message(driver, dbapi):
-        stamp: str = connection.execute(_STATEMENT, entry, execution_options=options).scalar_one()
-        return stamp
+        presentation.stamp = connection.execute(
+            _STATEMENT, entry, execution_options=options
+        ).scalar_one()
+        return
+    entering = begin_and_enter(driver, dbapi, entry)
     try:
-        return _wait(driver, begin_and_enter(driver, dbapi, entry))
+        if may_go_ahead(driver, dbapi):
+            with driver.lock:
+                presentation.ahead = EntryAhead(connection, driver, presentation, sent(entering))
+        else:
+            presentation.stamp = _wait(driver, entering)
     except dbapi.Error as error:
-        # As SQLAlchemy does with errors of its own statements: it wraps, rolls back, disconnects.
-        connection._handle_dbapi_exception(error, ENTER, None, None, None)  # noqa: SLF001 - no public way does as much
+        as_sqlalchemy_raises_it(connection, error)
         raise
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from fencing.errors import WriteRefusedError
+    from fencing.hooks.ahead import EntryAhead
     from fencing.lease import BaseLease
 
 __all__ = ["Presentation", "Presentations"]
@@ -28,6 +29,7 @@ class Presentation(Presented):
     Attributes:
         why_not: Why a lease that was in force was not presented; empty when it was.
         refusal: What the database has refused in it.
+        ahead: Its entry, as long as the answer to it was not looked at.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Presentation(Presented):
         self._connection = weakref.ref(connection)
         self.why_not = why_not
         self.refusal: WriteRefusedError | None = None
+        self.ahead: EntryAhead | None = None
 
     @property
     def is_open(self) -> bool:

@@ -183,7 +183,7 @@ class TestAnEntryThatWaitedForAnAdmission:
 def enter_explicitly(session: Session, lease: Lease) -> None:
     """Begin a transaction under a lease; it outlives the fence."""
     with fence(session, lease):
-        session.connection()
+        session.execute(text("SELECT 1"))
 
 
 def test_under_read_committed_the_entry_itself_sees_what_it_waited_for(

@@ -134,8 +134,10 @@ def test_nobody_sees_the_nonce_in_a_list_of_statements(
     with guard.acquire(resource) as lease, engine.connect() as connection:
         connection.begin()
         pid = connection.connection.driver_connection.info.backend_pid
+        bank.wait_until(
+            "SELECT query LIKE %s FROM pg_stat_activity WHERE pid = %s", "%fencing.enter%", pid
+        )
         query = bank.value("SELECT query FROM pg_stat_activity WHERE pid = %s", pid)
-        assert "fencing.enter" in query
         assert lease.holder not in query
 
 

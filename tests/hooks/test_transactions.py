@@ -161,8 +161,8 @@ class TestABeginThatFails:
     def test_and_with_begin(self, guard: Guard, engine: Engine, bank, resource: str, loss) -> None:
         with guard.acquire(resource) as lease, engine.connect() as connection:
             self.lose(bank, lease, loss)
-            with pytest.raises(loss):
-                connection.begin()
+            with pytest.raises(loss), connection.begin():
+                connection.execute(text("SELECT 1"))
             connection.rollback()
             with guard.suspended(), connection.begin():
                 connection.execute(text("INSERT INTO notes (note) VALUES (:n)"), {"n": resource})

@@ -1,0 +1,374 @@
+"""Entry goes ahead: its answer is looked at by whatever comes first, and by nothing before."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from psycopg import ClientCursor, ServerCursor
+from sqlalchemy import Engine, event, text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from fencing import FencingUsageError, Guard, StaleFenceError, fence
+from fencing.core import message
+from fencing.embedded.proxy import TcpProxy
+from fencing.hooks import ahead, entry
+from fencing.hooks.database import Database
+from tests.support.bank import Bank, presented
+from tests.support.interrupting import interrupted_before_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sqlalchemy import Connection
+
+    from tests.support.banking import MakeEngine
+
+PID = text("SELECT pg_backend_pid()")
+
+
+def driver_of(connection: Connection) -> Any:
+    return connection.connection.driver_connection
+
+
+def awaits_nothing(driver: Any) -> bool:
+    """Whether the driver's connection is as psycopg has made it."""
+    return (
+        "wait" not in vars(driver)
+        and driver.cursor_factory is psycopg.Cursor
+        and driver.server_cursor_factory is psycopg.ServerCursor
+    )
+
+
+def test_a_begin_waits_for_nothing(guard: Guard, engine: Engine, bank: Bank, resource: str) -> None:
+    with guard.acquire(resource), engine.connect() as connection:
+        with bank.admitting(resource, 2):
+            connection.begin()
+            bank.wait_until_queued()  # the entry, behind the admission
+        with pytest.raises(StaleFenceError) as refusal:
+            connection.execute(text("SELECT 1"))
+        assert refusal.value.current_token == 2
+        assert awaits_nothing(driver_of(connection))
+
+
+def copy(driver: psycopg.Connection) -> object:
+    with driver.cursor().copy("COPY (SELECT 7) TO STDOUT") as rows:
+        return int(b"".join(rows))
+
+
+def fetch_from_the_server(driver: psycopg.Connection) -> object:
+    with driver.cursor("some") as cursor:
+        return cursor.execute("SELECT 7").fetchone()[0]
+
+
+def execute_many(driver: psycopg.Connection) -> object:
+    with driver.cursor() as cursor:
+        cursor.executemany("SELECT %s::int", [(7,)], returning=True)
+        return cursor.fetchone()[0]
+
+
+def in_a_pipeline(driver: psycopg.Connection) -> object:
+    with driver.pipeline():
+        return driver.execute("SELECT 7").fetchone()[0]
+
+
+def in_a_savepoint(driver: psycopg.Connection) -> object:
+    with driver.transaction():
+        return driver.execute("SELECT 7").fetchone()[0]
+
+
+def listen(driver: psycopg.Connection) -> object:
+    return 7 + len(list(driver.notifies(timeout=0)))
+
+
+FIRST: dict[str, Callable[[Any], object]] = {
+    "execute": lambda driver: driver.execute("SELECT 7").fetchone()[0],
+    "a cursor": lambda driver: driver.cursor().execute("SELECT 7").fetchone()[0],
+    "a stream": lambda driver: next(iter(driver.cursor().stream("SELECT 7")))[0],
+    "a cursor on the server": fetch_from_the_server,
+    "COPY": copy,
+    "executemany": execute_many,
+    "a pipeline": in_a_pipeline,
+    "a savepoint": in_a_savepoint,
+    "notifications": listen,
+}
+
+
+class TestOnTheDriversOwnConnection:
+    @pytest.mark.parametrize("first", FIRST.values(), ids=FIRST)
+    def test_whatever_comes_first_comes_after_the_entry(
+        self, guard: Guard, engine: Engine, resource: str, first
+    ) -> None:
+        with guard.acquire(resource), engine.connect() as connection:
+            connection.begin()
+            driver = driver_of(connection)
+            assert not awaits_nothing(driver)
+            assert first(driver) == 7
+            assert awaits_nothing(driver)
+            assert presented(connection) == {resource: 1}
+
+    @pytest.mark.parametrize("first", [f for f in FIRST if f != "notifications"])
+    def test_and_is_refused_as_the_entry_is(
+        self, guard: Guard, engine: Engine, bank: Bank, resource: str, first
+    ) -> None:
+        with guard.acquire(resource) as lease, engine.connect() as connection:
+            bank.admit(resource, 2)
+            connection.begin()
+            driver = driver_of(connection)
+            with pytest.raises(StaleFenceError):
+                FIRST[first](driver)
+            assert lease.lost
+            assert awaits_nothing(driver)
+            connection.rollback()
+            with guard.suspended():
+                assert FIRST[first](driver) == 7
+
+
+def test_a_cursor_of_before_comes_after_it_too(guard: Guard, engine: Engine, resource: str) -> None:
+    with guard.acquire(resource), engine.connect() as connection:
+        cursor = driver_of(connection).cursor()
+        connection.begin()
+        assert cursor.execute("SELECT 7").fetchone() == (7,)
+        assert presented(connection) == {resource: 1}
+
+
+def test_cursors_look_as_ever_and_work_afterwards(
+    make_engine: MakeEngine, locks, resource: str
+) -> None:
+    engine = make_engine()
+
+    @event.listens_for(engine, "connect")
+    def _choose(dbapi: Any, _record: object) -> None:
+        dbapi.cursor_factory = ClientCursor
+
+    with Guard(locks, engine).acquire(resource), engine.connect() as connection:
+        connection.begin()
+        driver = driver_of(connection)
+        plain, named = driver.cursor(), driver.cursor("some")
+        assert isinstance(plain, ClientCursor)
+        assert repr(type(plain)) == repr(ClientCursor)
+        assert repr(type(named)) == repr(ServerCursor)
+        with named:
+            assert named.execute("SELECT 7").fetchone() == (7,)
+        assert list(plain.stream("SELECT 7")) == [(7,)]
+        assert driver.cursor_factory is ClientCursor
+
+
+class TestWhereItCannotGoAhead:
+    @pytest.fixture(params=["a wait of somebody's", "a function that makes cursors"])
+    def engine(self, request: pytest.FixtureRequest, make_engine: MakeEngine) -> Engine:
+        engine = make_engine()
+
+        @event.listens_for(engine, "connect")
+        def _change(dbapi: Any, _record: object) -> None:
+            if request.param == "a wait of somebody's":
+                dbapi.wait = dbapi.wait
+            else:
+                dbapi.cursor_factory = partial(psycopg.Cursor)
+
+        return engine
+
+    def test_a_begin_waits_for_its_answer(
+        self, guard: Guard, engine: Engine, bank: Bank, resource: str
+    ) -> None:
+        with guard.acquire(resource), engine.connect() as connection:
+            with connection.begin():
+                assert presented(connection) == {resource: 1}
+            bank.admit(resource, 2)
+            with pytest.raises(StaleFenceError):
+                connection.begin()
+
+
+class TestWithoutAStatement:
+    def test_a_commit_is_good(self, guard: Guard, engine: Engine, resource: str) -> None:
+        with guard.acquire(resource), engine.connect() as connection:
+            for _ in range(2):
+                with connection.begin():
+                    pass
+            assert awaits_nothing(driver_of(connection))
+            assert presented(connection) == {resource: 1}
+
+    def test_a_commit_is_refused_as_the_entry_is(
+        self, guard: Guard, engine: Engine, bank: Bank, resource: str
+    ) -> None:
+        with guard.acquire(resource), engine.connect() as connection:
+            bank.admit(resource, 2)
+            connection.begin()
+            with pytest.raises(StaleFenceError):
+                connection.commit()
+            connection.rollback()
+            with guard.suspended():
+                assert presented(connection) == {}
+
+    def test_a_rollback_is_one_also_of_a_refused_entry(
+        self, make_engine: MakeEngine, locks, bank: Bank, resource: str
+    ) -> None:
+        engine = make_engine(pool_size=1, max_overflow=0)
+        guard = Guard(locks, engine)
+        with engine.connect() as connection:
+            pid = connection.scalar(PID)
+        with guard.acquire(resource), engine.connect() as connection:
+            bank.admit(resource, 2)
+            connection.begin()
+            connection.rollback()
+            assert awaits_nothing(driver_of(connection))
+        with engine.connect() as connection:
+            assert connection.scalar(PID) == pid
+
+    def test_one_that_is_dropped_leaves_its_connection_as_it_was(
+        self, make_engine: MakeEngine, locks, resource: str
+    ) -> None:
+        engine = make_engine(pool_size=1, max_overflow=0)
+        guard = Guard(locks, engine)
+        with engine.connect() as connection:
+            pid = connection.scalar(PID)
+        with guard.acquire(resource):
+            dropped = engine.connect()
+            dropped.begin()
+            del dropped
+            gc.collect()
+        with engine.connect() as connection:
+            assert connection.scalar(PID) == pid
+            assert presented(connection) == {}
+            assert awaits_nothing(driver_of(connection))
+
+
+class TestALostConnection:
+    """One that is lost before the entry is answered: nothing of the transaction was done."""
+
+    @pytest.fixture
+    def proxy(self, bank: Bank) -> Iterator[TcpProxy]:
+        with TcpProxy.to(bank.url) as proxy:
+            yield proxy
+
+    @pytest.fixture
+    def engine(self, make_engine: MakeEngine, proxy: TcpProxy) -> Engine:
+        return make_engine(proxy.url)
+
+    @pytest.fixture
+    def connection(
+        self, guard: Guard, engine: Engine, proxy: TcpProxy, resource: str
+    ) -> Iterator[Connection]:
+        with guard.acquire(resource), engine.connect() as connection:
+            proxy.withhold_request(b"fencing.enter")
+            connection.begin()
+            yield connection
+
+    def test_is_told_by_what_comes_first(self, connection: Connection, guard: Guard) -> None:
+        with pytest.raises(OperationalError):
+            connection.execute(text("SELECT 1"))
+        assert connection.invalidated
+        connection.rollback()
+        with guard.suspended():
+            assert presented(connection) == {}
+
+    def test_leaves_no_doubt_at_commit(self, connection: Connection) -> None:
+        with pytest.raises(OperationalError):
+            connection.commit()
+        assert connection.invalidated
+
+    def test_is_told_by_the_drivers_own(self, connection: Connection) -> None:
+        driver = driver_of(connection)
+        with pytest.raises(OperationalError):
+            driver.execute("SELECT 1")
+        assert driver.closed
+        assert connection.invalidated
+
+    def test_does_not_matter_to_a_rollback(self, connection: Connection, guard: Guard) -> None:
+        driver_of(connection).close()
+        with contextlib.suppress(OperationalError):  # as of any connection that is lost
+            connection.rollback()
+        with guard.suspended():
+            assert presented(connection) == {}
+
+
+def test_the_fence_of_the_session_goes_ahead_as_well(
+    guard: Guard, engine: Engine, bank: Bank, resource: str
+) -> None:
+    lease = guard.acquire(resource)
+    with Session(engine) as session, fence(session, lease):
+        session.connection()
+        assert not awaits_nothing(driver_of(session.connection()))
+        with session.begin_nested():
+            assert presented(session) == {resource: lease.token}
+
+
+def use(connection: Connection, resource: str) -> None:
+    connection.begin()
+    assert presented(connection) == {resource: 1}
+    connection.commit()
+
+
+def commit(connection: Connection, resource: str) -> None:
+    connection.begin()
+    connection.commit()
+
+
+def use_the_drivers(connection: Connection, resource: str) -> None:
+    connection.begin()
+    driver_of(connection).execute("SELECT 1")
+    connection.commit()
+
+
+class TestInterrupts:
+    @pytest.mark.parametrize("work", [use, commit, use_the_drivers])
+    def test_the_next_user_of_the_connection_finds_nothing_of_it(
+        self, make_engine: MakeEngine, locks, resource: str, work
+    ) -> None:
+        engine = make_engine(pool_size=1, max_overflow=0)
+        guard = Guard(locks, engine)
+        with guard.acquire(resource, ttl=600):
+            for number in range(1, 1000):
+                with interrupted_before_line(number, ahead, entry, message) as lines:
+                    try:
+                        with engine.connect() as connection:
+                            work(connection, resource)
+                    except KeyboardInterrupt:
+                        pass
+                    else:
+                        break
+                where = f"interrupted before {lines[-1]!r}"
+                with guard.suspended(), engine.begin() as connection:
+                    assert not presented(connection), where
+                with engine.begin() as connection:
+                    assert presented(connection) == {resource: 1}, where
+                    assert awaits_nothing(driver_of(connection)), where
+        assert number > 60
+
+    def test_whoever_goes_on_after_one_is_under_the_lease_or_refused(
+        self, make_engine: MakeEngine, locks, resource: str
+    ) -> None:
+        engine = make_engine(pool_size=1, max_overflow=0)
+        guard = Guard(locks, engine)
+        outcomes = set()
+        with guard.acquire(resource, ttl=600):
+            for number in range(1, 1000):
+                with engine.connect() as connection:
+                    connection.begin()
+                    with interrupted_before_line(number, ahead, message) as lines:
+                        try:
+                            driver_of(connection).execute("SELECT 1")
+                        except KeyboardInterrupt:
+                            pass
+                        else:
+                            break
+                    where = f"interrupted before {lines[-1]!r}"
+                    try:
+                        assert presented(connection) == {resource: 1}, where
+                    except FencingUsageError:
+                        outcomes.add("refused")
+                        connection.rollback()
+                    else:
+                        outcomes.add("under the lease")
+                        assert stamp_of(connection), where
+                        connection.commit()
+        assert outcomes == {"refused", "under the lease"}
+
+
+def stamp_of(connection: Connection) -> str:
+    return Database.known(connection.engine).presentations.get(connection).stamp
