@@ -243,17 +243,21 @@ class Hooks:
             self._give_up(connection)  # as for a deadline
             raise
 
+    def _drop(self, connection: Connection, ahead: EntryAhead) -> None:
+        fit = False
+        try:
+            fit = ahead.drop()
+        finally:
+            if not fit:
+                self._give_up(connection)
+
     def rollback(self, connection: Connection) -> None:
         """See that a ROLLBACK cannot fail: its error would replace the one that led to it."""
         presentation = self.presentations.get(connection)
         if presentation is not None:
             presentation.committing = False
-            if (
-                presentation.ahead is not None
-                and not connection.invalidated
-                and not presentation.ahead.drop()
-            ):
-                self._give_up(connection)
+            if presentation.ahead is not None and not connection.invalidated:
+                self._drop(connection, presentation.ahead)
             if presentation.may_have_ended and not connection.invalidated:
                 # SQLAlchemy's own, which follows, then finds nothing to do.
                 try:

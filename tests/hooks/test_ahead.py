@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -116,6 +117,10 @@ class TestOnTheDriversOwnConnection:
     def test_and_is_refused_as_the_entry_is(
         self, guard: Guard, engine: Engine, bank: Bank, resource: str, first
     ) -> None:
+        if first == "a savepoint" and "_exit_gen" not in inspect.getsource(
+            psycopg.Transaction.__enter__
+        ):
+            pytest.skip("this psycopg counts a savepoint that could not be begun")
         with guard.acquire(resource) as lease, engine.connect() as connection:
             bank.admit(resource, 2)
             connection.begin()
