@@ -15,6 +15,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from fencing.clock import now
 from fencing.schema.names import ENTER
 
 if TYPE_CHECKING:
@@ -71,19 +72,28 @@ def begin_and_enter(driver: Any, dbapi: Any, entry: dict[str, object]) -> Genera
     Raises:
         psycopg.Error: As psycopg raises it; the transaction has failed then.
     """
-    values = [None if value is None else str(value).encode() for value in entry.values()]
+    began_at = now()
     is_prepared = driver.prepare_threshold is not None and driver not in _unprepared
-    result = yield from _send(driver, values, is_prepared=is_prepared)
+    result = yield from _send(driver, _values(entry), is_prepared=is_prepared)
     if is_prepared and result.error_field(_SQLSTATE) in _NOT_PREPARED:
         # Somebody has deallocated it, or the connection is not always the same one.
         _unprepared.add(driver)
         if driver.pgconn.transaction_status != _IDLE:
             yield from _run(driver.pgconn, [(driver.pgconn.send_query_params, b"ROLLBACK", None)])
-        result = yield from _send(driver, values, is_prepared=False)
+        late_ms = int((now() - began_at) * 1000)
+        result = yield from _send(driver, _values(entry, late_ms), is_prepared=False)
     if result.status == _FATAL_ERROR:
         raise dbapi.errors.error_from_result(result)
     stamp: str = result.get_value(0, 0).decode()
     return stamp
+
+
+def _values(entry: dict[str, object], late_ms: int = 0) -> list[bytes | None]:
+    """The parameters as they are sent; the limit counts from when they were to be sent first."""
+    limit_ms: Any = entry["limit_ms"]
+    if limit_ms is not None and late_ms:
+        entry = {**entry, "limit_ms": max(1, limit_ms - late_ms)}
+    return [None if value is None else str(value).encode() for value in entry.values()]
 
 
 def sent(work: Generator[int, int, str]) -> Generator[int, int, str]:

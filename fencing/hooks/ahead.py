@@ -27,21 +27,25 @@ from fencing.errors import FencingUsageError
 from fencing.schema.names import ENTER
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     from sqlalchemy import Connection
 
+    from fencing.errors import FencingError
     from fencing.hooks.transaction import Presentation
 
 __all__ = ["EntryAhead", "as_sqlalchemy_raises_it", "may_go_ahead"]
 
 _IDLE, _OFF = 0, 0  # of libpq: PGTransactionStatusType, PGPipelineStatus
+_ROLLBACK = "_rollback_gen"  # psycopg's name of what a rollback waits for
+_CURSORS = ("Cursor", "ClientCursor", "RawCursor", "ServerCursor", "RawServerCursor")
 
 
 def may_go_ahead(driver: Any, dbapi: Any) -> bool:  # noqa: ANN401 - psycopg's
     """Whether the answer can be left for later.
 
-    Only where ``wait`` is surely psycopg's: that of a wrapper is called by nobody. And not on an
+    Only where all that has to be replaced is psycopg's own: the ``wait`` of a wrapper is called by
+    nobody, and what classes of cursors somebody else has made cannot be known. And not on an
     asynchronous connection, where it would be awaited.
 
     Args:
@@ -51,9 +55,13 @@ def may_go_ahead(driver: Any, dbapi: Any) -> bool:  # noqa: ANN401 - psycopg's
     return (
         issubclass(type(driver), dbapi.Connection)
         and "wait" not in vars(driver)
-        and isinstance(driver.cursor_factory, type)
-        and isinstance(driver.server_cursor_factory, type)
+        and {driver.cursor_factory, driver.server_cursor_factory} <= _cursors_of(dbapi)
     )
+
+
+@cache
+def _cursors_of(dbapi: Any) -> frozenset[object]:  # noqa: ANN401 - psycopg
+    return frozenset(getattr(dbapi, name, None) for name in _CURSORS)
 
 
 def as_sqlalchemy_raises_it(connection: Connection, error: BaseException) -> None:
@@ -68,45 +76,52 @@ class EntryAhead:
     """An entry that was sent, and whose answer was not looked at.
 
     Args:
-        connection: Where the transaction has begun.
-        driver: Its driver's connection.
+        driver: The connection.
         presentation: What is presented; told the transaction's stamp.
+        dbapi: The module the connection comes from.
         answer: Waits for the answer.
+        typed: The error of ours that one of the driver's means, if any.
     """
 
     def __init__(
         self,
-        connection: Connection,
         driver: Any,  # noqa: ANN401 - psycopg's
         presentation: Presentation,
+        dbapi: Any,  # noqa: ANN401 - psycopg
         answer: Generator[int, int, str],
+        typed: Callable[[Exception], FencingError | None],
     ) -> None:
-        # None of them is held: the driver's connection holds us, and all of them may be dropped.
-        self._connection = weakref.ref(connection)
+        # Not held: the driver's connection holds us, and so does the presentation.
         self._driver = weakref.ref(driver)
         self._presentation = weakref.ref(presentation)
-        self._error: Any = connection.dialect.loaded_dbapi.Error
+        self._error: Any = dbapi.Error
         self._answer: Any = answer
+        self._typed = typed
+        self._is_known = False
         self._refusal: Exception | None = None
         self._factories = driver.cursor_factory, driver.server_cursor_factory
-        driver.cursor_factory = _settling(driver.cursor_factory, "stream")
-        driver.server_cursor_factory = _settling(driver.server_cursor_factory, "execute")
+        self._ours = (
+            _settling(driver.cursor_factory, "stream"),
+            _settling(driver.server_cursor_factory, "execute"),
+        )
+        driver.cursor_factory, driver.server_cursor_factory = self._ours
         driver.wait = self._wait
 
-    def settle(self) -> None:
+    def settle(self, connection: Connection) -> None:
         """Wait for the answer.
+
+        Args:
+            connection: The transaction's.
 
         Raises:
             FencingUsageError: That was interrupted before, and the answer is lost.
             WriteRefusedError: Entry was refused; or whatever else it has failed with, as SQLAlchemy
                 raises it.
         """
-        driver: Any = self._driver()
         try:
-            with driver.lock:
-                self._receive(driver)
+            self._receive_alone(self._driver())
         except self._error as error:
-            self._raise(error)
+            as_sqlalchemy_raises_it(connection, error)
             raise
 
     def drop(self) -> bool:
@@ -116,11 +131,24 @@ class EntryAhead:
             Whether it can be: after an interrupt there may be answers that nobody reads.
         """
         driver: Any = self._driver()
-        with contextlib.suppress(self._error, FencingUsageError), driver.lock:
+        with contextlib.suppress(self._error, FencingUsageError):
+            self._receive_alone(driver)
+        return not driver.closed
+
+    def settle_for_cursor(self) -> None:
+        """The same for whoever has a cursor of the driver's; raises what he would be told."""
+        try:
+            self._receive_alone(self._driver())
+        except self._error as error:
+            raise self._typed(error) or error from None
+
+    def _receive_alone(self, driver: Any) -> None:  # noqa: ANN401 - psycopg's
+        with driver.lock:
             self._receive(driver)
-        return bool(driver.pgconn.pipeline_status == _OFF)
 
     def _receive(self, driver: Any) -> None:  # noqa: ANN401 - psycopg's
+        if self._is_known:
+            return  # another thread was waiting, too
         try:
             stamp: str | None = type(driver).wait(driver, self._answer)
         except self._error:
@@ -130,6 +158,8 @@ class EntryAhead:
             # Unless it was interrupted, and psycopg has not seen to the rest.
             if self._answer.gi_frame is None or driver.closed:
                 self._restore(driver)
+                if driver.pgconn.pipeline_status != _OFF:
+                    driver.pgconn.finish()  # what comes would be taken for answers to others
         if stamp is None:
             raise FencingUsageError(
                 "this transaction was interrupted while it presented its leases; roll it back, and "
@@ -138,41 +168,43 @@ class EntryAhead:
         self._note(stamp)
 
     def _restore(self, driver: Any) -> None:  # noqa: ANN401 - psycopg's
-        driver.cursor_factory, driver.server_cursor_factory = self._factories
+        """Give the connection back what is its own; what somebody has set meanwhile stays."""
+        if driver.cursor_factory is self._ours[0]:
+            driver.cursor_factory = self._factories[0]
+        if driver.server_cursor_factory is self._ours[1]:
+            driver.server_cursor_factory = self._factories[1]
         vars(driver).pop("wait", None)
 
     def _note(self, stamp: str) -> None:
+        self._is_known = True
         presentation = self._presentation()
         if presentation is not None:
             presentation.stamp, presentation.ahead = stamp, None
 
-    def _wait(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - psycopg's
+    def _wait(self, generator: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - psycopg's
         """In place of the connection's; whoever calls it has its lock."""
         driver: Any = self._driver()
         wait = type(driver).wait
-        if self._refusal is None:
-            try:
-                self._receive(driver)
-            except self._error as error:
-                self._refusal = error
-                driver.wait = self._wait
-            else:
-                return wait(driver, *args, **kwargs)
-        # psycopg keeps count of what it has begun, so it is let begin what cannot succeed any more.
         try:
-            done = wait(driver, *args, **kwargs)
+            self._receive(driver)
+        except self._error as error:
+            self._refusal = error
+            driver.wait = self._wait
+        if self._refusal is None:
+            return wait(driver, generator, *args, **kwargs)
+        # psycopg keeps count of what it has begun, so it is let begin what cannot succeed any more.
+        is_rollback = getattr(generator, "__name__", "") == _ROLLBACK
+        try:
+            done = wait(driver, generator, *args, **kwargs)
         except self._error:
-            self._restore(driver)
-            self._raise(self._refusal)
-            raise self._refusal from None
-        if driver.pgconn.transaction_status == _IDLE:  # it was a ROLLBACK
-            self._restore(driver)
-        return done
-
-    def _raise(self, error: Exception) -> None:
-        connection = self._connection()
-        if connection is not None and connection.in_transaction():
-            as_sqlalchemy_raises_it(connection, error)
+            pass
+        else:
+            if is_rollback or driver.pgconn.transaction_status != _IDLE:
+                if is_rollback:
+                    self._restore(driver)
+                return done
+        self._restore(driver)
+        raise self._typed(self._refusal) or self._refusal from None
 
 
 @cache
@@ -183,7 +215,7 @@ def _settling(cursor: type, method: str) -> type:
     def settled(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - psycopg's
         ahead = getattr(self.connection.wait, "__self__", None)
         if isinstance(ahead, EntryAhead):
-            ahead.settle()
+            ahead.settle_for_cursor()
         return without(self, *args, **kwargs)
 
     # By the same name, because people look at it.

@@ -39,6 +39,7 @@ from fencing.hooks.early import GuardLook, declared_writes, unfenced
 from fencing.hooks.entry import enter
 from fencing.hooks.transaction import Presentation, Presentations
 from fencing.hooks.translation import Translation
+from fencing.interrupts import begins_in_its_try
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
@@ -99,12 +100,12 @@ class Hooks:
         """Hear what guards in observe mode report."""
         self.observations.listen_to(record.driver_connection)
 
+    @begins_in_its_try
     def begin(self, connection: Connection) -> None:
         """Present the leases in force; the transaction's first statement, if there are any."""
-        if connection.get_execution_options().get(INTERNAL):
-            return
         try:
-            self._present(connection)
+            if not connection.get_execution_options().get(INTERNAL):
+                self._present(connection)
         except BaseException:
             # SQLAlchemy sets this flag before it calls us and clears it only after its own
             # BEGIN. Left set, the next statement would begin no transaction, and a later
@@ -144,9 +145,24 @@ class Hooks:
         if leases:
             for lease in leases:
                 lease.raise_if_over()
-            enter(connection, driver, presentation, _OURS)
+            self._enter(connection, driver, presentation)
             if not self._knows_server:
                 self._look_at_server(connection)
+
+    def _enter(self, connection: Connection, driver: Any, presentation: Presentation) -> None:  # noqa: ANN401 - psycopg's or asyncpg's
+        # Whoever listens after us may run statements. Were the entry refused by the first of them,
+        # we would not hear of it, and SQLAlchemy would believe for ever that it is in its BEGIN.
+        *_, last = connection.dispatch.begin
+        refused = self._translation.refused
+        typed = None
+        if last == self.begin:
+            of = weakref.ref(presentation)
+
+            def typed(error: Exception) -> FencingError | None:
+                presentation = of()
+                return None if presentation is None else refused(error, presentation)
+
+        enter(connection, driver, presentation, _OURS, typed)
 
     def _look_at_server(self, connection: Connection) -> None:
         engine = self._engine and self._engine()
@@ -185,7 +201,7 @@ class Hooks:
         presentation = self.presentations.get(connection) if begun else None
         if presentation is not None and presentation.leases:
             if presentation.ahead is not None:
-                presentation.ahead.settle()
+                presentation.ahead.settle(connection)
             self._check_deadlines(connection, presentation)
         for table, operation, declaration in declared_writes(context):
             self._guards.require(context, table, operation, declaration)
@@ -219,7 +235,7 @@ class Hooks:
         presentation = self.presentations.get(connection)
         if presentation is None:
             return
-        if presentation.ahead is not None:
+        if presentation.ahead is not None and not connection.invalidated:
             self._settle_before_commit(connection, presentation.ahead)
         try:
             self._check_deadlines(connection, presentation)
@@ -238,7 +254,7 @@ class Hooks:
 
     def _settle_before_commit(self, connection: Connection, ahead: EntryAhead) -> None:
         try:
-            ahead.settle()
+            ahead.settle(connection)
         except BaseException:
             self._give_up(connection)  # as for a deadline
             raise
@@ -258,6 +274,7 @@ class Hooks:
             presentation.committing = False
             if presentation.ahead is not None and not connection.invalidated:
                 self._drop(connection, presentation.ahead)
+            presentation.ahead = None
             if presentation.may_have_ended and not connection.invalidated:
                 # SQLAlchemy's own, which follows, then finds nothing to do.
                 try:

@@ -17,10 +17,11 @@ from fencing.hooks.ahead import EntryAhead, as_sqlalchemy_raises_it, may_go_ahea
 from fencing.schema.names import ENTER
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     from sqlalchemy import Connection
 
+    from fencing.errors import FencingError
     from fencing.hooks.transaction import Presentation
 
 __all__ = ["enter"]
@@ -33,6 +34,7 @@ def enter(
     driver: Any,  # noqa: ANN401 - psycopg's or asyncpg's
     presentation: Presentation,
     options: dict[str, Any],
+    typed: Callable[[Exception], FencingError | None] | None,
 ) -> None:
     """Present leases in the transaction that begins.
 
@@ -41,6 +43,8 @@ def enter(
         driver: Its driver's connection.
         presentation: The leases; told the transaction's stamp, or that its answer is to come.
         options: Execution options of our own statements.
+        typed: Makes an error of ours of one of the driver's; ``None``: the answer is waited for at
+            once.
     """
     dbapi: Any = connection.dialect.loaded_dbapi
     entry = presentation.entry
@@ -51,9 +55,9 @@ def enter(
         return
     entering = begin_and_enter(driver, dbapi, entry)
     try:
-        if may_go_ahead(driver, dbapi):
+        if typed is not None and may_go_ahead(driver, dbapi):
             with driver.lock:
-                presentation.ahead = EntryAhead(connection, driver, presentation, sent(entering))
+                presentation.ahead = EntryAhead(driver, presentation, dbapi, sent(entering), typed)
         else:
             presentation.stamp = _wait(driver, entering)
     except dbapi.Error as error:

@@ -90,6 +90,13 @@ class Translation:
             return None
         return self._overtaken(presentation, refusal)
 
+    def refused(self, error: Exception, presentation: Presentation) -> FencingError | None:
+        """The typed error of a transaction's entry that was refused, if that is what it is."""
+        typed = self._typed(Refusal.read(error), presentation)
+        if isinstance(typed, WriteRefusedError):
+            presentation.refusal = typed
+        return typed
+
     def _typed(self, refusal: Refusal, presentation: Presentation | None) -> FencingError | None:
         """The typed error of a refusal, with what this process can add to it."""
         error = refusal.as_error()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,10 @@ import psycopg
 import pytest
 from psycopg import ClientCursor, ServerCursor
 from sqlalchemy import Engine, event, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import OperationalError, PendingRollbackError
 from sqlalchemy.orm import Session
 
-from fencing import FencingUsageError, Guard, StaleFenceError, fence
+from fencing import FencingUsageError, Guard, LeaseLostError, StaleFenceError, fence
 from fencing.core import message
 from fencing.embedded.proxy import TcpProxy
 from fencing.hooks import ahead, entry
@@ -133,6 +134,54 @@ class TestOnTheDriversOwnConnection:
             with guard.suspended():
                 assert FIRST[first](driver) == 7
 
+    def test_a_commit_of_his_own_is_refused_as_well(
+        self, guard: Guard, engine: Engine, bank: Bank, resource: str
+    ) -> None:
+        with guard.acquire(resource), engine.connect() as connection:
+            bank.admit(resource, 2)
+            connection.begin()
+            with pytest.raises(StaleFenceError):
+                driver_of(connection).commit()
+
+    def test_nothing_is_held_while_his_error_is_made(
+        self, guard: Guard, engine: Engine, bank: Bank, resource: str
+    ) -> None:
+        @event.listens_for(engine, "handle_error")
+        def _look(context: Any) -> None:
+            assert not driver_of(context.connection).lock.locked()
+
+        with guard.acquire(resource), engine.connect() as connection:
+            bank.admit(resource, 2)
+            connection.begin()
+            with pytest.raises(StaleFenceError):
+                driver_of(connection).execute("SELECT 1")
+            with pytest.raises(LeaseLostError):
+                connection.execute(text("SELECT 1"))
+
+    def test_several_threads_wait_for_it_together(
+        self, guard: Guard, engine: Engine, bank: Bank, resource: str
+    ) -> None:
+        with guard.acquire(resource) as lease, engine.connect() as connection:
+            with ThreadPoolExecutor() as pool, bank.admitting(resource, 1, lease.holder):
+                connection.begin()
+                bank.wait_until_queued()
+                driver = driver_of(connection)
+                each = ("execute", "a cursor", "a stream")
+                work = [pool.submit(FIRST[name], driver) for name in each]
+            assert [each.result() for each in work] == [7] * len(work)
+            assert presented(connection) == {resource: 1}
+
+    def test_classes_of_cursors_that_he_sets_meanwhile_stay(
+        self, guard: Guard, engine: Engine, resource: str
+    ) -> None:
+        with guard.acquire(resource), engine.connect() as connection:
+            connection.begin()
+            driver = driver_of(connection)
+            driver.cursor_factory = ClientCursor
+            assert driver.execute("SELECT 7").fetchone() == (7,)
+            assert driver.cursor_factory is ClientCursor
+            driver.cursor_factory = psycopg.Cursor
+
 
 def test_a_cursor_of_before_comes_after_it_too(guard: Guard, engine: Engine, resource: str) -> None:
     with guard.acquire(resource), engine.connect() as connection:
@@ -165,7 +214,9 @@ def test_cursors_look_as_ever_and_work_afterwards(
 
 
 class TestWhereItCannotGoAhead:
-    @pytest.fixture(params=["a wait of somebody's", "a function that makes cursors"])
+    @pytest.fixture(
+        params=["a wait of somebody's", "cursors of somebody's", "a function that makes cursors"]
+    )
     def engine(self, request: pytest.FixtureRequest, make_engine: MakeEngine) -> Engine:
         engine = make_engine()
 
@@ -173,6 +224,8 @@ class TestWhereItCannotGoAhead:
         def _change(dbapi: Any, _record: object) -> None:
             if request.param == "a wait of somebody's":
                 dbapi.wait = dbapi.wait
+            elif request.param == "cursors of somebody's":
+                dbapi.cursor_factory = type("Theirs", (psycopg.Cursor,), {})
             else:
                 dbapi.cursor_factory = partial(psycopg.Cursor)
 
@@ -187,6 +240,39 @@ class TestWhereItCannotGoAhead:
             bank.admit(resource, 2)
             with pytest.raises(StaleFenceError):
                 connection.begin()
+
+
+class TestWithAListenerAfterOurs:
+    """A refused entry is raised out of our own listener, or SQLAlchemy begins nothing any more."""
+
+    @pytest.fixture
+    def seen(self, engine: Engine, guard: Guard) -> list[int]:
+        assert guard  # it has listened before
+        seen: list[int] = []
+        event.listen(engine, "begin", lambda connection: seen.append(connection.scalar(PID)))
+        return seen
+
+    def test_what_is_written_after_a_refusal_is_committed(
+        self, guard: Guard, engine: Engine, bank: Bank, resource: str, seen: list[int]
+    ) -> None:
+        with engine.connect() as connection:
+            with guard.acquire(resource):
+                bank.admit(resource, 2)
+                with pytest.raises(StaleFenceError):
+                    connection.execute(text("SELECT 1"))
+            connection.rollback()
+            assert not seen
+            connection.execute(text("INSERT INTO notes (note) VALUES (:n)"), {"n": resource})
+            connection.commit()
+            assert seen
+        assert bank.notes(resource) == 1
+
+    def test_it_runs_under_the_lease(
+        self, guard: Guard, engine: Engine, resource: str, seen: list[int]
+    ) -> None:
+        with guard.acquire(resource), engine.begin() as connection:
+            assert seen
+            assert presented(connection) == {resource: 1}
 
 
 class TestWithoutAStatement:
@@ -242,6 +328,38 @@ class TestWithoutAStatement:
             assert presented(connection) == {}
             assert awaits_nothing(driver_of(connection))
 
+    def test_a_commit_of_one_that_was_given_up_is_none(
+        self, guard: Guard, engine: Engine, resource: str
+    ) -> None:
+        with guard.acquire(resource), engine.connect() as connection:
+            connection.begin()
+            connection.invalidate()
+            with pytest.raises(PendingRollbackError):
+                connection.commit()
+            connection.rollback()
+            assert presented(connection) == {resource: 1}
+
+
+def test_an_entry_that_is_sent_again_ends_when_the_first_would_have(
+    guard: Guard, engine: Engine, bank: Bank, resource: str
+) -> None:
+    limit = text(
+        "SELECT min(CAST(setting AS int)) FROM pg_settings "
+        "WHERE name IN ('transaction_timeout', 'statement_timeout') AND setting <> '0'"
+    )
+    with guard.acquire(resource, ttl=60) as lease, engine.connect() as connection:
+        with connection.begin():
+            presented(connection)
+        with guard.suspended():
+            connection.execute(text("DISCARD PLANS"))
+            connection.execute(text("DEALLOCATE ALL"))
+            connection.commit()
+        with bank.admitting(resource, 1, lease.holder):
+            connection.begin()
+            before = lease.remaining
+        bank.wait_until("SELECT pg_sleep(0.3) IS NOT NULL")
+        assert connection.scalar(limit) <= (before - 0.25) * 1000
+
 
 class TestALostConnection:
     """One that is lost before the entry is answered: nothing of the transaction was done."""
@@ -279,10 +397,10 @@ class TestALostConnection:
 
     def test_is_told_by_the_drivers_own(self, connection: Connection) -> None:
         driver = driver_of(connection)
-        with pytest.raises(OperationalError):
+        with pytest.raises(psycopg.OperationalError):
             driver.execute("SELECT 1")
         assert driver.closed
-        assert connection.invalidated
+        connection.invalidate()
 
     def test_does_not_matter_to_a_rollback(self, connection: Connection, guard: Guard) -> None:
         driver_of(connection).close()
@@ -365,14 +483,14 @@ class TestInterrupts:
                     where = f"interrupted before {lines[-1]!r}"
                     try:
                         assert presented(connection) == {resource: 1}, where
-                    except FencingUsageError:
-                        outcomes.add("refused")
+                    except (FencingUsageError, OperationalError) as error:
+                        outcomes.add(type(error).__name__)
                         connection.rollback()
                     else:
                         outcomes.add("under the lease")
                         assert stamp_of(connection), where
                         connection.commit()
-        assert outcomes == {"refused", "under the lease"}
+        assert outcomes == {"FencingUsageError", "OperationalError", "under the lease"}
 
 
 def stamp_of(connection: Connection) -> str:
