@@ -137,10 +137,13 @@ class EntryAhead:
 
     def settle_for_cursor(self) -> None:
         """The same for whoever has a cursor of the driver's; raises what he would be told."""
+        refusal: Exception | None = None
         try:
             self._receive_alone(self._driver())
         except self._error as error:
-            raise self._typed(error) or error from None
+            refusal = error
+        if refusal is not None:
+            raise self._told(refusal)
 
     def _receive_alone(self, driver: Any) -> None:  # noqa: ANN401 - psycopg's
         with driver.lock:
@@ -204,7 +207,14 @@ class EntryAhead:
                     self._restore(driver)
                 return done
         self._restore(driver)
-        raise self._typed(self._refusal) or self._refusal from None
+        raise self._told(self._refusal)
+
+    def _told(self, error: Exception) -> Exception:
+        typed = self._typed(error)
+        if typed is None:
+            return error
+        typed.__cause__ = error
+        return typed
 
 
 @cache

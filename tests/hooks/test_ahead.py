@@ -16,7 +16,14 @@ from sqlalchemy import Engine, event, text
 from sqlalchemy.exc import OperationalError, PendingRollbackError
 from sqlalchemy.orm import Session
 
-from fencing import FencingUsageError, Guard, LeaseLostError, StaleFenceError, fence
+from fencing import (
+    FencingUsageError,
+    Guard,
+    LeaseLostError,
+    StaleFenceError,
+    UnfencedWriteError,
+    fence,
+)
 from fencing.core import message
 from fencing.embedded.proxy import TcpProxy
 from fencing.hooks import ahead, entry
@@ -142,6 +149,30 @@ class TestOnTheDriversOwnConnection:
             connection.begin()
             with pytest.raises(StaleFenceError):
                 driver_of(connection).commit()
+
+    def test_a_rollback_of_his_own_is_one(
+        self, guard: Guard, engine: Engine, bank: Bank, resource: str
+    ) -> None:
+        with guard.acquire(resource), engine.connect() as connection:
+            bank.admit(resource, 2)
+            connection.begin()
+            driver = driver_of(connection)
+            driver.rollback()
+            assert awaits_nothing(driver)
+            assert driver.execute("SELECT 7").fetchone() == (7,)
+
+    def test_a_refusal_that_he_swallows_is_raised_by_the_commit(
+        self, guard: Guard, engine: Engine, locks, resource: str
+    ) -> None:
+        assert guard  # it listens
+        never_admitted = locks.acquire(resource)
+        with engine.connect() as connection, fence(connection, never_admitted):
+            connection.begin()
+            with pytest.raises(UnfencedWriteError) as refusal:
+                driver_of(connection).execute("SELECT 1")
+            assert isinstance(refusal.value.__cause__, psycopg.Error)
+            with pytest.raises(UnfencedWriteError):
+                connection.commit()
 
     def test_nothing_is_held_while_his_error_is_made(
         self, guard: Guard, engine: Engine, bank: Bank, resource: str
