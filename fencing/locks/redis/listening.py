@@ -140,7 +140,7 @@ class Waiters(_Room):
         super().forget()
         self.lock = threading.Lock()
         self.lines: Lines[queue.SimpleQueue[Message]] = Lines()
-        self._subscribers: dict[Any, Subscriber[queue.SimpleQueue[Message]]] = {}
+        self._subscribers: dict[Any, Subscriber] = {}
 
     def waiter(self, resource: str, key: bytes, holder: str) -> Waiter:
         """Somebody who may have to wait for the lock under a key."""
@@ -158,9 +158,19 @@ class Waiters(_Room):
         if not (start and self.may_listen(found)):
             return None
         self._subscribers[node] = Subscriber(
-            lambda end: self._sibling.connection_to(node, end), self.channel, self.lock, self._stray
+            lambda end: self._sibling.connection_to(node, end),
+            self.channel,
+            self.lock,
+            self._stray,
+            self._orphans,
         )
         return self._subscribers[node]
+
+    def disown(self, holder: str, resource: str) -> None:
+        """See `_Room.disown`; whoever is listened to from now on may be told of this holder."""
+        super().disown(holder, resource)
+        for subscriber in list(self._subscribers.values()):
+            subscriber.expect_strays()
 
     def close(self) -> None:
         """Listen no more; whoever still waits makes it begin again."""

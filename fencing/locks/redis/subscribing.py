@@ -1,51 +1,50 @@
-"""Listening to one channel on one node of Redis: in a thread, or in a task.
+"""Listening to one channel on one node of Redis: in threads, or in a task.
 
 One connection, made like the client's others, for all waiters of a lock service that the node
 concerns. It lives as long as somebody waits, and for ``HEARTBEAT_SECONDS`` of silence more. When it
 ends, for whatever reason, its audience is told so; :mod:`fencing.locks.redis.listening` makes
 another.
+
+In threads it has one *reader* at a time::
+
+    nobody ──waits, alone──► a waiter ──is told, or asks──► nobody, if nobody else is there
+                 ▲               └──────────────────────► the thread, if there are others
+                 └───waits, alone──────────────────────────┘
+
+A message that passes from one thread to another costs more than all the rest of hearing it. So
+whoever waits alone reads for himself. The thread connects, sees to it that the connection is alive,
+and reads while several wait, or somebody who has given up may still be handed a lock; it is woken
+for that, and otherwise sleeps. In asyncio what comes is heard as soon as the event loop has it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
 import threading
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import redis
 
 from fencing.clock import now
+from fencing.locks.redis.reading import Bell, Lines, Told, Wire, readable
 from fencing.locks.redis.trouble import REDIS_ERRORS
-from fencing.locks.redis.waiting import LISTEN_SECONDS, Audience, Box
+from fencing.locks.redis.waiting import LISTEN_SECONDS, Audience, Box, Message
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    import queue
+    from collections.abc import Callable, Sized
 
 __all__ = ["AsyncSubscriber", "Subscriber"]
 
 HEARTBEAT_SECONDS = 5.0
 """After how long a silence the connection is tested, in seconds; given up after as long again."""
 
-CHUNK = 65536
+_SHORTEST = 0.001
+"""What a waiter waits for his box alone, in seconds: sockets are waited for in milliseconds."""
+
+PING = b"*1\r\n$4\r\nPING\r\n"
 
 BoxT = TypeVar("BoxT", bound=Box)
-
-
-class _Lines:
-    """What comes on a subscribed connection, line by line.
-
-    All that is said on a channel of ours fits on a line, so that nothing else of the protocol needs
-    to be understood, in either of its versions. What is told to nobody is dropped.
-    """
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def feed(self, chunk: bytes) -> list[bytes]:
-        *lines, self._rest = (self._rest + chunk).split(b"\r\n")
-        return lines
 
 
 class _Subscriber(Generic[BoxT]):
@@ -65,13 +64,10 @@ class _Subscriber(Generic[BoxT]):
         self.audience: Audience[BoxT] = Audience()
         self.began_at = now()
         self.failure: BaseException | None = None
+        self._connection: Any = None
         self._channel = channel
         self._stray = stray
-
-    def _hear(self, lines: list[bytes]) -> None:
-        for line in lines:
-            if (holder := self.audience.hear(line)) is not None:
-                self._stray(holder)
+        self._heard_at = self._tested_at = self.began_at
 
     @property
     def has_listened(self) -> bool:
@@ -83,6 +79,30 @@ class _Subscriber(Generic[BoxT]):
         """Whether Redis does not let us listen."""
         return isinstance(self.failure, redis.ResponseError)
 
+    def _hear(self, lines: Lines) -> None:
+        """Pass on what has come; if that is interrupted, the next one goes on with it."""
+        come = lines.come
+        if not come:
+            return
+        self._heard_at = now()
+        if not self.audience.listens:
+            _check(come[0])
+            self.audience.begin()
+        while come:
+            if (holder := self.audience.hear(come[0])) is not None:
+                self._stray(holder)
+            come.popleft()
+
+    @property
+    def _due(self) -> float:
+        """When it has been silent for so long that something must be done."""
+        return max(self._heard_at, self._tested_at) + HEARTBEAT_SECONDS
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether, now that something must be done, there is nothing left to do but to end it."""
+        return self._tested_at > self._heard_at or not self.audience
+
 
 def _check(first: bytes) -> None:
     if first.startswith(b"-"):
@@ -90,14 +110,15 @@ def _check(first: bytes) -> None:
         raise kind(first[1:].decode(errors="replace"))
 
 
-class Subscriber(_Subscriber[BoxT]):
-    """Listens in a daemon thread.
+class Subscriber(_Subscriber["queue.SimpleQueue[Message]"]):
+    """Listens in a daemon thread, and in the threads of those who wait.
 
     Args:
         connect: Makes a connection to the node, connected by a moment of the clock.
         channel: What to listen to.
-        lock: Held when the audience changes.
+        lock: Held when the audience changes, and while somebody reads what has come.
         stray: Called with a holder that was handed a lock, and that nobody waits as.
+        orphans: Holders who have given up, and may be handed a lock yet.
     """
 
     def __init__(
@@ -106,80 +127,148 @@ class Subscriber(_Subscriber[BoxT]):
         channel: str,
         lock: threading.Lock,
         stray: Callable[[str], None],
+        orphans: Sized,
     ) -> None:
         super().__init__(channel, stray)
         self._connect = connect
         self._lock = lock
-        self._connection: Any = None
-        self._is_stopped = False
+        self._orphans = orphans
+        self._wire: Wire | None = None
+        self._reader: object = self  # ourselves: the thread; a waiter's box; None: nobody
+        self._bell = Bell()
+        self._is_done = False
         self._thread = threading.Thread(target=self._run, name="fencing waiting", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """End it, and wait until it has ended."""
-        self._is_stopped = True
-        with contextlib.suppress(AttributeError, OSError):  # not connected, or not any more
-            # It wakes the thread, which closes the socket: nobody else may, while it reads.
-            self._connection._sock.shutdown(socket.SHUT_RDWR)  # noqa: SLF001 - no public way
+        with self._lock:
+            self._end()
         if self._thread is not threading.current_thread():
             self._thread.join(LISTEN_SECONDS)
 
+    def read_for(self, box: queue.SimpleQueue[Message], end: float) -> None:
+        """Read until something is in a waiter's box, or it is time; not at all if another does.
+
+        Args:
+            box: Of one who is in the audience.
+            end: Until when, to the millisecond (:func:`fencing.clock.now`, seconds).
+        """
+        try:
+            if self._takes_over(box):
+                self._read_until(box, end)
+        finally:
+            self.let_go(box)
+
+    def _takes_over(self, box: queue.SimpleQueue[Message]) -> bool:
+        with self._lock:
+            if self.audience.over:
+                return False
+            if self._reader is self and self.audience.listens and len(self.audience) == 1:
+                self._bell.ring()  # what comes from now on the thread leaves alone
+                self._reader = box
+            elif self._reader is None:
+                self._reader = box
+            return self._reader is box
+
+    def _read_until(self, box: queue.SimpleQueue[Message], end: float) -> None:
+        wire = self._wire
+        while wire is not None and box.empty() and (left := end - now()) > _SHORTEST:
+            wire.wait(left)
+            with self._lock:
+                self._take_in(wire)
+
+    def let_go(self, box: queue.SimpleQueue[Message]) -> None:
+        """Read no more for a waiter. To be called as often as one likes."""
+        if self._reader is box:
+            with self._lock:
+                self._let_go()
+
+    def _let_go(self) -> None:
+        if self._is_done:
+            self._connection.disconnect()
+        elif len(self.audience) > 1 or self._orphans:
+            self._bell.ring()
+            self._reader = self
+            return
+        self._reader = None
+
+    def expect_strays(self) -> None:
+        """Read, although nobody waits."""
+        with self._lock:
+            if self._reader is None:
+                self._let_go()
+
     def _run(self) -> None:
         try:
-            self._connection = self._connect(now() + LISTEN_SECONDS)
-            self._listen()
+            connection = self._connection = self._connect(now() + LISTEN_SECONDS)
+            connection.send_command("SUBSCRIBE", self._channel, check_health=False)
+            self._wire = Wire(connection._sock)  # noqa: SLF001 - no public way
+            self._listen(self._wire)
         except REDIS_ERRORS as error:
             self.failure = error
         finally:
             with self._lock:
-                self.audience.end()
-            if self._connection is not None:
-                self._connection.disconnect()
+                self._end()
+                self._is_done = True
+                # Who reads closes it: under his hands, its number in the operating system might
+                # already be that of another connection.
+                if self._connection and (self._reader is None or self._reader is self):
+                    self._connection.disconnect()
+            self._bell.close()
 
-    def _listen(self) -> None:
-        self._connection.send_command("SUBSCRIBE", self._channel, check_health=False)
-        for lines in self._chunks():
-            if not self.audience.listens:
-                _check(lines[0])
-                with self._lock:
-                    self.audience.begin()
-            self._hear(lines)
+    def _listen(self, wire: Wire) -> None:
+        while not self.audience.over:
+            left = max(0.0, self._due - now())
+            if self._reader is self:
+                wire.wait(left, self._bell)
+            else:
+                readable(left, self._bell)
+            self._bell.silence()
+            with self._lock:
+                if self._reader is None or self._reader is self:
+                    was_confirmed = self.audience.listens
+                    self._take_in(wire)
+                    if self.audience.listens and not was_confirmed:
+                        self._let_go()
+                if now() >= self._due:
+                    self._look_after(wire)
 
-    def _chunks(self) -> Iterator[list[bytes]]:
-        received = self._connection._sock  # noqa: SLF001 - as above
-        lines, is_tested = _Lines(), False
-        while not self._is_stopped:
-            received.settimeout(HEARTBEAT_SECONDS)
-            try:
-                chunk = received.recv(CHUNK)
-            except TimeoutError:
-                if is_tested or self._nobody_waits():
-                    return
-                self._connection.send_command("PING", check_health=False)
-                is_tested = True
-                continue
-            if not chunk:
-                return
-            is_tested = False
-            if complete := lines.feed(chunk):
-                yield complete
+    def _take_in(self, wire: Wire) -> None:
+        """Hear what has come; the lock is held."""
+        if self.audience.over:
+            return
+        try:
+            goes_on = wire.receive()
+        except OSError as error:
+            self.failure, goes_on = error, False
+        self._hear(wire.lines)
+        if not goes_on:
+            self._end()
 
-    def _nobody_waits(self) -> bool:
-        with self._lock:
-            if not self.audience:
-                self.audience.end()
-            return self.audience.over
+    def _look_after(self, wire: Wire) -> None:
+        if self._is_over:
+            self._end()
+        else:
+            wire.send(PING)
+            self._tested_at = now()
+
+    def _end(self) -> None:
+        """Listen no more, and have whoever reads notice; the lock is held."""
+        self.audience.end()
+        if self._wire is not None:
+            self._wire.shut_down()
+        self._bell.ring()
 
 
 class AsyncSubscriber(_Subscriber[BoxT]):
-    """`Subscriber` for asyncio: listens in a task."""
+    """`Subscriber` for asyncio: listens in a task, and in the event loop."""
 
     def __init__(
         self, connect: Callable[[float], Any], channel: str, stray: Callable[[str], None]
     ) -> None:
         super().__init__(channel, stray)
         self._connect = connect
-        self._connection: Any = None
         self.loop = asyncio.get_running_loop()
         self._task = self.loop.create_task(self._run(), name="fencing waiting")
 
@@ -201,28 +290,17 @@ class AsyncSubscriber(_Subscriber[BoxT]):
                 await self._connection.disconnect(nowait=True)
 
     async def _listen(self) -> None:
+        # Before anything can be said there, so that nothing is where it was read from before.
+        transport = self._connection._writer.transport  # noqa: SLF001 - no public way
+        told = Told(transport.get_protocol(), self._hear)
+        transport.set_protocol(told)
         await self._connection.send_command("SUBSCRIBE", self._channel, check_health=False)
-        async for lines in self._chunks():
-            if not self.audience.listens:
-                _check(lines[0])
-                self.audience.begin()
-            self._hear(lines)
-
-    async def _chunks(self) -> AsyncIterator[list[bytes]]:
-        received = self._connection._reader  # noqa: SLF001 - as above
-        lines, is_tested = _Lines(), False
-        while True:
-            try:
-                async with asyncio.timeout(HEARTBEAT_SECONDS):
-                    chunk = await received.read(CHUNK)
-            except TimeoutError:
-                if is_tested or not self.audience:
-                    return
-                await self._connection.send_command("PING", check_health=False)
-                is_tested = True
+        while not told.over.done():
+            await asyncio.wait({told.over}, timeout=max(0.0, self._due - now()))
+            if told.over.done() or now() < self._due:
                 continue
-            if not chunk:
+            if self._is_over:
                 return
-            is_tested = False
-            if complete := lines.feed(chunk):
-                yield complete
+            await self._connection.send_command("PING", check_health=False)
+            self._tested_at = now()
+        told.over.result()

@@ -56,7 +56,7 @@ class Waiter:
         if self._listens and not self._waiters.is_where(self._key, self._subscriber):
             return Signal(now())  # as if the channel were lost: nothing is said there any more
         awaited = LOST if self._listens else READY
-        message = self._told(step.seconds, awaited, token=True)
+        message = self._told(step.seconds, awaited, token=True, reads=self._listens)
         return Signal(now(), token=message if isinstance(message, int) else 0)
 
     def give_up(self, error: BaseException) -> None:
@@ -74,6 +74,8 @@ class Waiter:
             self._waiters.lines.leave(self._resource, self._box)
             if self._subscriber is not None:
                 self._subscriber.audience.remove(self._holder)
+        if self._subscriber is not None:
+            self._subscriber.let_go(self._box)  # should the end of its reading be interrupted
         self._has_left = True
 
     def _listen(self, seconds: float, *, start: bool) -> Signal:
@@ -99,10 +101,21 @@ class Waiter:
         self._listens = self._subscriber is not None and self._subscriber.audience.listens
         return self._waiters.nonce if self._listens else ""
 
-    def _told(self, seconds: float, *awaited: str, token: bool = False) -> Message | None:
-        """Which of the awaited it is told within so many seconds, if any; or else a token."""
+    def _told(
+        self, seconds: float, *awaited: str, token: bool = False, reads: bool = False
+    ) -> Message | None:
+        """Which of the awaited it is told within so many seconds, if any; or else a token.
+
+        Args:
+            seconds: So many.
+            *awaited: Words.
+            token: Whether a token is awaited as well.
+            reads: Whether it reads for itself what is said, if nobody else does.
+        """
         end = now() + seconds
         while True:
+            if reads:
+                self._subscriber.read_for(self._box, end)
             left = max(0.0, end - now())
             try:
                 message = self._box.get(timeout=min(left, threading.TIMEOUT_MAX))

@@ -1,0 +1,197 @@
+"""What comes on a subscribed connection: taken from its socket, or from its transport, as lines.
+
+In threads whoever waits reads for himself, see :mod:`fencing.locks.redis.subscribing`: so that a
+message does not have to pass from a thread that listens to the one that waits, a socket is waited
+for by one, and read by whoever holds the lock. In asyncio the event loop calls what is here as soon
+as it has something, without a task between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import select
+import socket
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Bell", "Lines", "Told", "Wire", "readable"]
+
+CHUNK = 4096
+"""How much is read at once, in bytes: some forty messages."""
+
+_NOT_YET: tuple[type[OSError], ...] = (BlockingIOError,)
+with contextlib.suppress(ImportError):  # a Python without OpenSSL
+    import ssl
+
+    _NOT_YET = (BlockingIOError, ssl.SSLWantReadError)
+
+
+class Lines:
+    """What has come, line by line.
+
+    All that is said on a channel of ours fits on a line, so that nothing else of the protocol needs
+    to be understood, in either of its versions.
+
+    Attributes:
+        come: Lines that nobody has heard yet.
+    """
+
+    def __init__(self) -> None:
+        self.come: deque[bytes] = deque()
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> None:
+        """Add what was read."""
+        *lines, self._rest = (self._rest + chunk).split(b"\r\n")
+        self.come.extend(lines)
+
+
+class Wire:
+    """The socket of a connection that is subscribed; it does not block from now on.
+
+    Args:
+        connected: The socket.
+    """
+
+    def __init__(self, connected: Any) -> None:  # noqa: ANN401 - a socket, with TLS or without
+        connected.settimeout(0)
+        self.lines = Lines()
+        self._socket = connected
+        # Under TLS there may be something to be read that the system does not know of any more.
+        self._pending: Callable[[], int] | None = getattr(connected, "pending", None)
+        self._is_in_step = True
+
+    def wait(self, seconds: float, *others: Bell) -> None:
+        """Wait until there is something to be read, here or on others."""
+        if self._pending is None or not self._pending():
+            readable(seconds, self._socket, *others)
+
+    def receive(self) -> bool:
+        """Take what has come, if anything has; return whether more may come.
+
+        Whoever is interrupted in here may have lost part of a line, and with what comes after it
+        that could be a line which nobody has said: then nothing is taken any more.
+
+        Raises:
+            OSError: The connection has failed.
+        """
+        if not self._is_in_step:
+            return False
+        self._is_in_step = False
+        try:
+            chunk = self._socket.recv(CHUNK)
+        except _NOT_YET:
+            self._is_in_step = True
+            return True
+        if not chunk:
+            return False
+        self.lines.feed(chunk)
+        self._is_in_step = True
+        return True
+
+    def send(self, data: bytes) -> None:
+        """Send a few bytes.
+
+        Raises:
+            OSError: The connection has failed, or nobody has taken what was sent for long.
+        """
+        self._socket.sendall(data)
+
+    def shut_down(self) -> None:
+        """Wake whoever waits; nothing comes any more."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+
+class Bell:
+    """Wakes a thread that waits for sockets."""
+
+    def __init__(self) -> None:
+        self._near, self._far = socket.socketpair()
+        self._near.settimeout(0)
+        self._far.settimeout(0)
+
+    def fileno(self) -> int:
+        """What to wait for."""
+        return self._near.fileno()
+
+    def ring(self) -> None:
+        """Wake it, now or when it waits next."""
+        with contextlib.suppress(OSError):  # it has been rung often, or nobody listens any more
+            self._far.send(b"!")
+
+    def silence(self) -> None:
+        """It has been heard."""
+        with contextlib.suppress(OSError):
+            self._near.recv(CHUNK)
+
+    def close(self) -> None:
+        """It is not rung any more."""
+        self._near.close()
+        self._far.close()
+
+
+def readable(seconds: float, *sockets: Any) -> None:  # noqa: ANN401 - whatever has a file number
+    """Wait until one of some sockets can be read, or for so many seconds."""
+    if not hasattr(select, "poll"):  # Windows
+        select.select(sockets, (), (), seconds)
+        return
+    watch = select.poll()
+    for each in sockets:
+        watch.register(each, select.POLLIN)
+    watch.poll(seconds * 1000)
+
+
+class Told(asyncio.Protocol):
+    """Tells what comes on a transport.
+
+    Args:
+        before: The protocol that the transport had: redis-py still waits by it, and closes it.
+        hear: Called with what has come; what it raises is the end.
+
+    Attributes:
+        over: Done when nothing comes any more.
+    """
+
+    def __init__(self, before: Any, hear: Callable[[Lines], None]) -> None:  # noqa: ANN401 - asyncio's own
+        self._before = before
+        self._lines = Lines()
+        self._hear = hear
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        if self.over.done():
+            return
+        try:
+            self._lines.feed(data)
+            self._hear(self._lines)
+        except Exception as error:  # noqa: BLE001 - raised where it is waited for
+            self.over.set_exception(error)
+
+    def eof_received(self) -> bool | None:
+        """See `asyncio.Protocol`."""
+        self._end()
+        stays: bool | None = self._before.eof_received()
+        return stays
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self._end()
+        self._before.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._before.pause_writing()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._before.resume_writing()
+
+    def _end(self) -> None:
+        if not self.over.done():
+            self.over.set_result(None)
