@@ -43,7 +43,9 @@ class Held(Generic[LeaseT]):
     def note(self, lease: LeaseT) -> None:
         """A lease is handed out, here."""
         here = self._here
-        here.leases[_key(lease.resource)] = weakref.ref(lease), Whereabouts()
+        task = current_task()
+        where = Whereabouts(task)
+        here.leases[lease.resource, id(task) if task else 0] = weakref.ref(lease), where
         if len(here.leases) > here.purge_at:
             here.leases = {key: item for key, item in here.leases.items() if item[0]()}
             here.purge_at = 2 * len(here.leases) + _FEW

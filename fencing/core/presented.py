@@ -11,7 +11,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from fencing.clock import now
-from fencing.core.whereabouts import Whereabouts
+from fencing.core.whereabouts import Whereabouts, current_task
 from fencing.errors import CommitOutcomeUnknownError, LeaseExpiredError, StaleFenceError
 from fencing.schema.names import claim_item
 
@@ -66,7 +66,7 @@ class Presented:
         self.stamp = ""
         self.backend_pid = backend_pid
         self.committing = False
-        self.begun_in = Whereabouts()
+        self.begun_in = Whereabouts(current_task())
         self.limit = min([lease.transaction_limit for lease in leases]) if leases else 0.0
         self.bounded_until = now() + self.limit
 

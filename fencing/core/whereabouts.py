@@ -10,13 +10,16 @@ __all__ = ["Whereabouts", "current_task"]
 
 
 class Whereabouts:
-    """A thread, and the task in it if there is one: who would be waiting for himself."""
+    """A thread, and the task in it if there is one: who would be waiting for himself.
+
+    Args:
+        task: The one that is running now; see `current_task`.
+    """
 
     __slots__ = ("_task", "_thread")
 
-    def __init__(self) -> None:
+    def __init__(self, task: asyncio.Task[object] | None) -> None:
         # References, not idents: those are used again when a thread or task has ended.
-        task = current_task()
         self._thread = weakref.ref(threading.current_thread())
         self._task = None if task is None else weakref.ref(task)
 

@@ -23,17 +23,15 @@ class Entry:
 
     Attributes:
         lease: The lease, as long as somebody holds it.
-        name: The lease in messages, also when it is gone.
         due: When to look at it (:func:`fencing.clock.now`, in seconds); infinity: not on the
             agenda.
         early: How much earlier it may be looked at, if something else is due, in seconds.
     """
 
-    __slots__ = ("_ticket", "due", "early", "lease", "name")
+    __slots__ = ("_ticket", "due", "early", "lease")
 
-    def __init__(self, lease: weakref.ref[BaseLease], name: str, early: float = 0.0) -> None:
+    def __init__(self, lease: weakref.ref[BaseLease], early: float = 0.0) -> None:
         self.lease = lease
-        self.name = name
         self.due = math.inf
         self.early = early
         self._ticket = 0

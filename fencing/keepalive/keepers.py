@@ -37,9 +37,8 @@ class Record:
 
     def __init__(self, keeper: _Keeper[Any], lease: BaseLease) -> None:
         self._keeper = keeper
-        name = _name(lease)
-        self.renewal = Renewal(weakref.ref(lease), name)
-        self.end = Entry(weakref.ref(lease), name)
+        self.renewal = Renewal(weakref.ref(lease))
+        self.end = Entry(weakref.ref(lease))
         self.watched = False
 
     def notice(self, lease: BaseLease) -> None:
@@ -68,13 +67,18 @@ class _Keeper(Generic[LeaseT]):
         """
         lease.keep(max_lifetime)
         renewal = self._record(lease).renewal
-        renewal.kept = True
+        renewal.kept, renewal.name = True, _name(lease)
         self._schedule(renewal, lease)
         self._watch(lease)
 
     def confirm(self, lease: LeaseT) -> None:
-        """Renew a lease once, now; repeated until it is answered or trust ends."""
-        renewal = self._record(lease).renewal
+        """Renew a lease once, now; repeated until it is answered or trust ends.
+
+        Whoever was just handed it waits for this, so nothing is made of it that is not needed: if
+        it is over before its turn comes, that is seen then.
+        """
+        record = lease.watcher
+        renewal = record.renewal if isinstance(record, Record) else Renewal(weakref.ref(lease))
         renewal.urgent = True
         self._renewals.put(renewal, now())
 

@@ -58,15 +58,17 @@ class Renewal(Entry):
         kept: Whether it goes on after an answer; otherwise one is enough.
         urgent: Whether it is renewed now, however long ago it was.
         failures: How often in a row it could not be renewed.
+        name: The lease in messages, also when it is gone; empty where it is not kept.
     """
 
-    __slots__ = ("failures", "kept", "urgent")
+    __slots__ = ("failures", "kept", "name", "urgent")
 
-    def __init__(self, lease: weakref.ref[BaseLease], name: str) -> None:
-        super().__init__(lease, name)
+    def __init__(self, lease: weakref.ref[BaseLease]) -> None:
+        super().__init__(lease)
         self.kept = False
         self.urgent = False
         self.failures = 0
+        self.name = ""
 
 
 def early(ttl: float) -> float:

@@ -46,41 +46,65 @@ class ThreadTicker(Generic[E]):
         """With nothing to do and no thread; in a forked child nobody can have held the lock."""
         self.agenda: Agenda[E] = Agenda()
         # Reentrant, because a signal handler may release a lease while its thread is in here.
-        self._bell = threading.Condition(threading.RLock())
+        self._lock = threading.RLock()
+        self._alarm = threading.Lock()
         self._thread: threading.Thread | None = None
         self._wakes_at = math.inf
 
     def put(self, entry: E, due: float) -> None:
         """Have an entry due then, and not at another moment."""
-        with self._bell:
+        with self._lock:
             self.agenda.put(entry, due)
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+            if self._thread is None:
+                self._start()
             elif due < self._wakes_at:
-                self._bell.notify()
+                self._wake()
 
     def drop(self, entry: E) -> None:
         """Take an entry off."""
-        with self._bell:
+        with self._lock:
             self.agenda.drop(entry)
 
     def clear(self) -> int:
         """Take everything off, and let the thread end; return how many leases it concerns."""
-        with self._bell:
+        with self._lock:
             size = self.agenda.leases
             self.agenda.clear()
             self._thread = None  # it ends when it finds that it is not this one any more
-            self._bell.notify()
+            self._wake()
             return size
 
-    def _run(self) -> None:
+    def _start(self) -> None:
+        # Whoever lets it go wakes the thread. A Condition takes longer, and who was just handed a
+        # lock would have to wait for that.
+        alarm = threading.Lock()
+        alarm.acquire()
+        thread = threading.Thread(target=self._run, args=(alarm,), name=self._name, daemon=True)
+        thread.start()  # it waits for the lock
+        self._alarm, self._thread = alarm, thread
+
+    def _wake(self) -> None:
+        """Have the thread look, if it sleeps; the lock is held."""
+        self._wakes_at = -math.inf
+        if self._alarm.locked():
+            self._alarm.release()
+
+    def _run(self, alarm: threading.Lock) -> None:
         me = threading.current_thread()
-        idle_since = now()
+        try:
+            self._go_on(me, alarm)
+        finally:
+            with self._lock:
+                if self._thread is me:
+                    self._thread = None
+
+    def _go_on(self, me: threading.Thread, alarm: threading.Lock) -> None:
+        idle_since = wakes_at = now()
         while True:
-            with self._bell:
+            with self._lock:
                 if self._thread is not me:
                     return
+                self._wakes_at = -math.inf  # it does not sleep
                 due = self.agenda.take(now())
                 if not due:
                     if self.agenda:
@@ -88,15 +112,15 @@ class ThreadTicker(Generic[E]):
                     elif now() - idle_since > _IDLE_SECONDS:
                         self._thread = None
                         return
-                    self._wakes_at = min(self.agenda.next, now() + _LONGEST_SLEEP)
-                    self._bell.wait(max(0.0, self._wakes_at - now()))
-                    self._wakes_at = math.inf
+                    self._wakes_at = wakes_at = min(self.agenda.next, now() + _LONGEST_SLEEP)
             if due:
                 try:
                     self._act(due)
                 except Exception:  # noqa: BLE001 - whatever it is, it must not end the thread
                     _log.exception("%s failed", self._name)
                 idle_since = now()
+            else:
+                alarm.acquire(timeout=max(0.0, wakes_at - now()))
 
 
 class LoopTicker(Generic[E]):

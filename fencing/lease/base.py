@@ -73,6 +73,22 @@ class BaseLease:
 
     service: Grantor | AsyncGrantor
 
+    # What every lease begins with is its class's: whoever was just handed one waits until it is made.
+    admitted = False
+    released = False
+    releasing = False
+    raising = False
+    scope: Scope | None = None
+    kept = False
+    lives_until = math.inf
+    watcher: Watcher | None = None
+    trouble = ""
+    told = False
+    _max_lifetime = math.inf
+    _lost = False
+    _expired = False
+    _why = ""
+
     def __init__(
         self,
         *,
@@ -95,26 +111,12 @@ class BaseLease:
         self.place = place  # where the lock service keeps it; its own matter
         # What was handed over lasts so long, until a renewal gives it its ttl.
         self.trusted_until = trust_ends(asked_at, ttl if handed_for is None else handed_for)
-        self.admitted = False
         # The database that has granted it and admitted it in one transaction, if one has.
         self.admitted_in = admitted_in
-        self.released = False
-        self.releasing = False
-        self.raising = False
-        self.scope: Scope | None = None
-        self.kept = False
-        self.lives_until = math.inf
-        self.watcher: Watcher | None = None
         self.blocks = Blocks()
-        self.trouble = ""
-        self.told = False
         # A request to acquire it that was not answered may be on its way after the release.
         self.asked_again = asked_again
         self._asked_at = asked_at
-        self._max_lifetime = math.inf
-        self._lost = False
-        self._expired = False
-        self._why = ""
         self._on_lost: list[Callable[[Any], object]] = []
         # Reentrant: what a signal handler does to a lease comes between any two lines of ours.
         self._lock = threading.RLock()

@@ -15,7 +15,7 @@ __all__ = ["MAX_LABEL", "Grant", "Held", "Outcome", "label_of", "not_acquired"]
 MAX_LABEL = 200
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which makes it dear to create
 class Grant:
     """The lock is ours.
 

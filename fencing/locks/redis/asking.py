@@ -89,7 +89,7 @@ class Wait:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which makes it dear to create
 class Signal:
     """What came of waiting.
 

@@ -204,7 +204,7 @@ async def test_leases_from_before_a_close_do_not_stop_those_after_it(locks, monk
 
 def test_a_cleared_agenda_knows_nothing_of_what_was_on_it():
     agenda: Agenda[Entry] = Agenda()
-    entries = [Entry(weakref.ref(agenda), "old") for _ in range(3)]
+    entries = [Entry(weakref.ref(agenda)) for _ in range(3)]
     for entry in entries:
         agenda.put(entry, 1.0)
     agenda.drop(entries[0])
