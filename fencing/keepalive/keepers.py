@@ -10,7 +10,7 @@ import inspect
 import logging
 import math
 import weakref
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from fencing.clock import now
 from fencing.errors import FencingError, LockServiceError
@@ -351,21 +351,18 @@ def keeper_of(lease: Lease) -> Keeper: ...
 def keeper_of(lease: AsyncLease) -> AsyncKeeper: ...
 def keeper_of(lease: Lease | AsyncLease) -> Keeper | AsyncKeeper:
     """The keeper of all leases of a lease's lock service, whatever service that is."""
-    keeper: Keeper | AsyncKeeper = _keeper_of(lease)
-    return keeper
+    return _keepers.get(lease.service) or _made_for(lease)
 
 
-def _keeper_of(lease: BaseLease) -> Any:  # noqa: ANN401 - the one for this kind of lease
-    keeper = _keepers.get(lease.service)
-    if keeper is None:
-        made = AsyncKeeper() if isinstance(lease, AsyncLease) else Keeper()
-        keeper = _keepers.setdefault(lease.service, made)
-    return keeper
+def _made_for(lease: Lease | AsyncLease) -> Keeper | AsyncKeeper:
+    made = AsyncKeeper() if isinstance(lease, AsyncLease) else Keeper()
+    return _keepers.setdefault(lease.service, made)
 
 
 def watch(lease: BaseLease, request: AcquireRequest) -> None:
     """Tell of the loss of a lease that somebody else has acquired, as it was asked for."""
-    _keeper_of(lease).watch(lease, request)
+    keeper: Any = keeper_of(cast("Lease", lease))  # whichever kind it is: it keeps its own
+    keeper.watch(lease, request)
 
 
 def close_keeper(service: object) -> None:

@@ -73,7 +73,7 @@ class BaseLease:
 
     service: Grantor | AsyncGrantor
 
-    # What every lease begins with is its class's: whoever was just handed one waits until it is made.
+    # What every lease begins with is its class's: who was just handed one waits until it is made.
     admitted = False
     released = False
     releasing = False

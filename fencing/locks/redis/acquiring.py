@@ -93,6 +93,9 @@ class _Acquiring:
         self.belief: Belief | None = None
         self.maybe_ours = False
         self.too_late = 0
+        # Whether a message is not enough: replicas are waited for by asking only; and under a
+        # guard, where admission takes longer than to ask, a lease is to last from the beginning.
+        self.must_ask = durability.guarded or durability.replicas > 0
 
     def go_on(self, nonce: str | None) -> Steps[Outcome]:
         call = self.call
@@ -164,15 +167,6 @@ class _Acquiring:
         # The channel may have been lost, or the resource have moved to another node.
         self.nonce = yield from call.listen(until=self.deadline)
         return None
-
-    @property
-    def must_ask(self) -> bool:
-        """Whether a message is not enough.
-
-        Replicas are waited for by asking only; and under a guard, where admission takes longer
-        than to ask, a lease is to last from the beginning.
-        """
-        return self.call.durability.guarded or self.call.durability.replicas > 0
 
     def clean_up(self) -> Steps[None]:
         if self.maybe_ours or self.record or self.call.repeated:

@@ -134,6 +134,10 @@ class _Bounded:
         except OSError as error:
             raise _lost(error) from error
 
+    def skip(self) -> None:
+        """Leave out the answer that comes next, of one line."""
+        self._answers.skips += 1
+
     def answer(self) -> Any:
         """The answer to the next of the requests that were sent; an error as an exception."""
         while (answer := self._answers.next()) is MISSING:
@@ -245,6 +249,10 @@ class _AsyncBounded:
             await self._writer.drain()
         except OSError as error:
             raise _lost(error) from error
+
+    def skip(self) -> None:
+        """See `_Bounded.skip`."""
+        self._answers.skips += 1
 
     async def answer(self) -> Any:
         """See `_Bounded.answer`."""

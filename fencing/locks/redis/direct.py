@@ -20,7 +20,14 @@ from fencing.locks.redis.connections import (
 )
 from fencing.locks.redis.stack import AsyncConnectionStack, ConnectionStack
 from fencing.locks.redis.trouble import REDIS_ERRORS
-from fencing.locks.redis.wire import ASKING, Pipeline, packed, packed_acknowledged, packed_words
+from fencing.locks.redis.wire import (
+    ASKING,
+    Pipeline,
+    packed,
+    packed_acknowledged,
+    packed_behind,
+    packed_words,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -98,7 +105,10 @@ class Direct(_OnOneRedis):
         connection = self._stack.take(end)
         in_step = False
         try:
-            data = packed((script, keys, args))
+            behind = script.tells and not asking
+            data = (packed_behind if behind else packed)((script, keys, args))
+            if behind:
+                connection.skip()
             answer = self._first_answer(connection, data, end, meanwhile, asking=asking)
             if isinstance(answer, NoScriptError):
                 connection.until = end
@@ -255,7 +265,10 @@ class AsyncDirect(_OnOneRedis):
         in_step = False
         try:
             async with asyncio.timeout(_left(connection, end)):
-                data = packed((script, keys, args))
+                behind = script.tells and not asking
+                data = (packed_behind if behind else packed)((script, keys, args))
+                if behind:
+                    connection.skip()
                 answer = await self._first_answer(connection, data, meanwhile, asking=asking)
                 if isinstance(answer, NoScriptError):
                     data = packed((script, keys, args), by_text=True)

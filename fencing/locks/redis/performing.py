@@ -90,7 +90,8 @@ class Performer:
             finally:
                 waiter.leave()
         finally:
-            waiter.leave()  # an interrupt may have come before the first line of the other one
+            if not waiter.has_left:  # an interrupt came before the first line of the other one
+                waiter.leave()
 
     def _go_through(self, call: Steps[T], keys: tuple[bytes, ...], waiter: Waiter | None) -> T:
         def perform(step: Step) -> object:
@@ -219,7 +220,8 @@ class AsyncPerformer:
             finally:
                 waiter.leave()
         finally:
-            waiter.leave()  # an interrupt may have come before the first line of the other one
+            if not waiter.has_left:  # an interrupt came before the first line of the other one
+                waiter.leave()
 
     async def _go_through(
         self, call: Steps[T], keys: tuple[bytes, ...], waiter: AsyncWaiter | None

@@ -28,9 +28,13 @@ class Answers:
 
     Args:
         error_of: Makes an exception of the text of an error.
+
+    Attributes:
+        skips: How many answers of one line come before the one that is wanted.
     """
 
     def __init__(self, error_of: Callable[[str], Exception]) -> None:
+        self.skips = 0
         self._error_of = error_of
         self._data = b""
         self._at = 0
@@ -51,7 +55,7 @@ class Answers:
         Raises:
             InvalidResponse: This is no answer to a script.
         """
-        if self._at == len(self._data):
+        if self._at == len(self._data) or (self.skips and not self._skip()):
             return MISSING
         # Only at the beginning: of many answers in a pipeline each would look through all others.
         if not self._at and (texts := self._texts_alone()) is not None:
@@ -66,6 +70,13 @@ class Answers:
             return MISSING
         except ValueError:  # where a number should be
             raise InvalidResponse(f"Protocol Error: {self._data[self._at :][:80]!r}") from None
+
+    def _skip(self) -> bool:
+        """Leave out what is not wanted; whether all of that has come."""
+        *unwanted, self._data = self._data[self._at :].split(b"\r\n", self.skips)
+        self.skips -= len(unwanted)
+        self._at = 0
+        return not self.skips and bool(self._data)
 
     def _texts_alone(self) -> list[bytes] | None:
         """A list of texts, where that is all that has come: what a script answers nearly always."""

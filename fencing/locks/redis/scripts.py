@@ -42,6 +42,7 @@ class Script:
         package: Whose ``lua/`` it is in.
         uses: Files of ours with functions that it calls, or with what it begins with; their texts
             come before its own.
+        tells: Whether it may tell somebody that he has the lock now; see `wire.packed_behind`.
         keys: How many of a resource's keys it works on. A cluster that moves a slot serves only
             requests all of whose keys are there, and a queue seldom is.
         text: The script.
@@ -52,6 +53,7 @@ class Script:
     package: str = _OURS
     uses: tuple[str, ...] = ()
     keys: int = 4
+    tells: bool = False
     text: str = field(init=False, repr=False)
     sha: str = field(init=False, repr=False)
 
@@ -71,7 +73,9 @@ class Script:
 ACQUIRE = Script("acquire", uses=("acquire_free", "issue", "hand_over", "given_back"))
 ACQUIRE_ALL = Script("acquire_all", uses=("issue", "hand_over", "given_back"))
 RENEW = Script("renew", uses=("issue",), keys=2)
-RELEASE = Script("release", uses=("release_unwanted", "issue", "hand_over", "given_back"))
+RELEASE = Script(
+    "release", uses=("release_unwanted", "issue", "hand_over", "given_back"), tells=True
+)
 RAISE = Script("raise", uses=("issue",), keys=2)
 PERMITTED = Script("permitted")
 INSPECT = Script("inspect")

@@ -82,10 +82,8 @@ class _Subscriber(Generic[BoxT]):
     def _hear(self, lines: Lines) -> None:
         """Pass on what has come; if that is interrupted, the next one goes on with it."""
         come = lines.come
-        if not come:
-            return
         self._heard_at = now()
-        if not self.audience.listens:
+        if come and not self.audience.listens:
             _check(come[0])
             self.audience.begin()
         while come:
@@ -150,15 +148,19 @@ class Subscriber(_Subscriber["queue.SimpleQueue[Message]"]):
     def read_for(self, box: queue.SimpleQueue[Message], end: float) -> None:
         """Read until something is in a waiter's box, or it is time; not at all if another does.
 
+        Who is told something goes on as the reader until he says that he is not: mostly he leaves
+        at once, and then it is said along with that.
+
         Args:
             box: Of one who is in the audience.
             end: Until when, to the millisecond (:func:`fencing.clock.now`, seconds).
         """
+        is_told = False
         try:
-            if self._takes_over(box):
-                self._read_until(box, end)
+            is_told = self._takes_over(box) and self._reads_until(box, end)
         finally:
-            self.let_go(box)
+            if not is_told:
+                self.let_go(box)
 
     def _takes_over(self, box: queue.SimpleQueue[Message]) -> bool:
         with self._lock:
@@ -171,23 +173,34 @@ class Subscriber(_Subscriber["queue.SimpleQueue[Message]"]):
                 self._reader = box
             return self._reader is box
 
-    def _read_until(self, box: queue.SimpleQueue[Message], end: float) -> None:
+    def _reads_until(self, box: queue.SimpleQueue[Message], end: float) -> bool:
         wire = self._wire
-        while wire is not None and box.empty() and (left := end - now()) > _SHORTEST:
+        while wire is not None and box.empty():
+            left = end - now()
+            if left < _SHORTEST:
+                return False
             wire.wait(left)
             with self._lock:
                 self._take_in(wire)
+        return True
 
     def let_go(self, box: queue.SimpleQueue[Message]) -> None:
         """Read no more for a waiter. To be called as often as one likes."""
         if self._reader is box:
             with self._lock:
-                self._let_go()
+                self._pass_on(others=len(self.audience) > 1)
 
-    def _let_go(self) -> None:
+    def dismiss(self, holder: str, box: queue.SimpleQueue[Message]) -> None:
+        """A waiter waits no more; the lock is held. To be called as often as one likes."""
+        self.audience.remove(holder)
+        if self._reader is box:
+            self._pass_on(others=len(self.audience) > 0)
+
+    def _pass_on(self, *, others: bool) -> None:
+        """Have the thread read if that is needed: it is told before anything changes."""
         if self._is_done:
             self._connection.disconnect()
-        elif len(self.audience) > 1 or self._orphans:
+        elif others or self._orphans:
             self._bell.ring()
             self._reader = self
             return
@@ -197,7 +210,7 @@ class Subscriber(_Subscriber["queue.SimpleQueue[Message]"]):
         """Read, although nobody waits."""
         with self._lock:
             if self._reader is None:
-                self._let_go()
+                self._pass_on(others=False)
 
     def _run(self) -> None:
         try:
@@ -230,7 +243,7 @@ class Subscriber(_Subscriber["queue.SimpleQueue[Message]"]):
                     was_confirmed = self.audience.listens
                     self._take_in(wire)
                     if self.audience.listens and not was_confirmed:
-                        self._let_go()
+                        self._pass_on(others=False)  # who waits comes, and reads
                 if now() >= self._due:
                     self._look_after(wire)
 
@@ -242,7 +255,8 @@ class Subscriber(_Subscriber["queue.SimpleQueue[Message]"]):
             goes_on = wire.receive()
         except OSError as error:
             self.failure, goes_on = error, False
-        self._hear(wire.lines)
+        if wire.lines.come:
+            self._hear(wire.lines)
         if not goes_on:
             self._end()
 

@@ -24,7 +24,11 @@ __all__ = ["AsyncBox", "AsyncWaiter", "Waiter"]
 
 
 class Waiter:
-    """One acquisition that may have to wait."""
+    """One acquisition that may have to wait.
+
+    Attributes:
+        has_left: Whether it does not wait any more.
+    """
 
     def __init__(self, waiters: Waiters, resource: str, key: bytes, holder: str) -> None:
         self._waiters = waiters
@@ -34,7 +38,7 @@ class Waiter:
         self._box: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._subscriber: Any = None
         self._listens = False
-        self._has_left = False
+        self.has_left = False
 
     def enter(self, *, in_line: bool) -> str | None:
         """Begin to wait; return what to register with, empty if there is nothing yet.
@@ -68,17 +72,17 @@ class Waiter:
 
     def leave(self) -> None:
         """It does not wait any more. To be called as often as one likes."""
-        if self._has_left:
+        if self.has_left:
             return
         with self._waiters.lock:
             self._waiters.lines.leave(self._resource, self._box)
             if self._subscriber is not None:
-                self._subscriber.audience.remove(self._holder)
-        if self._subscriber is not None:
-            self._subscriber.let_go(self._box)  # should the end of its reading be interrupted
-        self._has_left = True
+                self._subscriber.dismiss(self._holder, self._box)
+        self.has_left = True
 
     def _listen(self, seconds: float, *, start: bool) -> Signal:
+        if self._subscriber is not None:
+            self._subscriber.let_go(self._box)  # it asks next, and others may be told meanwhile
         nonce = self._attend(start=start)
         if self._subscriber is not None and not nonce:
             self._told(seconds, READY, LOST)
@@ -136,7 +140,7 @@ class AsyncWaiter:
         self._box = AsyncBox()
         self._subscriber: Any = None
         self._listens = False
-        self._has_left = False
+        self.has_left = False
 
     def enter(self, *, in_line: bool) -> str | None:
         """See :meth:`Waiter.enter`."""
@@ -165,12 +169,12 @@ class AsyncWaiter:
 
     def leave(self) -> None:
         """See :meth:`Waiter.leave`."""
-        if self._has_left:
+        if self.has_left:
             return
         self._waiters.lines.leave(self._resource, self._box)
         if self._subscriber is not None:
             self._subscriber.audience.remove(self._holder)
-        self._has_left = True
+        self.has_left = True
 
     async def _listen(self, seconds: float, *, start: bool) -> Signal:
         nonce = self._attend(start=start)

@@ -110,6 +110,7 @@ class Belief:
         self.seconds = min(ttl, HANDED_SECONDS)
         self.asked_at = -math.inf
         self._newest = MAX_TOKEN
+        self._ends = -math.inf
 
     def note_held(self, token: str, asked_at: float) -> None:
         """Another holds the lock.
@@ -124,11 +125,11 @@ class Belief:
             # and cannot be told from what is said now: nothing is believed any more.
             seen = MAX_TOKEN
         self.asked_at, self._newest = asked_at, seen
+        self._ends = trust_ends(asked_at, self.seconds)
 
     def allows(self, token: int, at: float) -> bool:
         """Whether the lock is ours under this token, and for some time yet."""
-        enough = at + _ENOUGH * self.seconds
-        return token > self._newest and enough <= trust_ends(self.asked_at, self.seconds)
+        return token > self._newest and at + _ENOUGH * self.seconds <= self._ends
 
 
 class Audience(Generic[BoxT]):

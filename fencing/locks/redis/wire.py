@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from fencing.locks.redis.scripts import Script
 
 __all__ = [
-    "ASKING", "Pipeline", "Request", "Wait", "packed", "packed_acknowledged", "packed_words",
-    "wait_words",
+    "ASKING", "Pipeline", "Request", "Wait", "packed", "packed_acknowledged", "packed_behind",
+    "packed_words", "wait_words",
 ]  # fmt: skip
 
 Request = tuple["Script", tuple[bytes, ...], list[bytes]]
@@ -43,6 +43,17 @@ def packed(request: Request, *, by_text: bool = False) -> bytes:
     if by_text:
         return packed_words(b"EVAL", script.text.encode(), *words)
     return b"*%d\r\n%b%b" % (2 + len(words), _evalsha(script.sha), _wire_form(words))
+
+
+def packed_behind(request: Request) -> bytes:
+    """The bytes of an EVALSHA behind a command whose answer, of one line, is to be skipped.
+
+    Redis writes to its clients in the reverse order of when there was first something to be written
+    to each. Who releases a lock would be answered first, and whoever waits for it in another
+    process be told when that is done; and there he is the one that others wait for. With an answer
+    before it, it is the other way round.
+    """
+    return packed_words(b"EXISTS", request[1][0]) + packed(request)
 
 
 @cache  # of the few scripts there are

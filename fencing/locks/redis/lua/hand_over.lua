@@ -8,8 +8,9 @@
 --     nonce    of the channel that its process listens to, "<namespace>:wake:<nonce>"
 --     owner    a label for people
 --
--- hand_over(lock, counter, queue, mine)
+-- hand_over(lock, counter, queue, mine, first)
 --   mine     a record, or nil: whoever is behind it is not handed the lock
+--   first    the record at the front of the queue, where it is known; nil: it is looked up
 -- Returns the new value of the lock, or nil when it is handed to nobody; and what Redis says if we
 -- may not tell anybody. The waiter is told "holder token" on its channel, and must make the short
 -- ttl that it gets its own one.
@@ -17,10 +18,10 @@
 -- In milliseconds: how long a lock that was handed to a process that is stopped delays the others.
 local HANDED = 2000
 
-local function hand_over(lock, counter, queue, mine)
+local function hand_over(lock, counter, queue, mine, first)
   local namespace = string.match(lock, '^[^{]*')
   while true do
-    local first = redis.call('ZRANGE', queue, 0, 0)[1]
+    first = first or redis.call('ZRANGE', queue, 0, 0)[1]
     if not first or first == mine then
       return nil
     end
@@ -48,6 +49,7 @@ local function hand_over(lock, counter, queue, mine)
       end
     end
     redis.call('ZREM', queue, first)
+    first = nil
   end
 end
 

@@ -34,7 +34,7 @@ if string.match(value, '^%d+:(%x+):') ~= holder then
   return {'other', holder}
 end
 -- Whatever is wrong with the counter or the queue, the lock is released; who asks next is told.
-local fine, handed, trouble = pcall(hand_over, lock, counter, queue)
+local fine, handed, trouble = pcall(hand_over, lock, counter, queue, nil, not record and queued[1])
 if not (fine and handed) then
   redis.call('DEL', lock)
 end
