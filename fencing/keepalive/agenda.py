@@ -53,12 +53,13 @@ class Agenda(Generic[E]):
 
     @property
     def leases(self) -> int:
-        """How many leases it has that somebody still holds."""
-        return sum(
-            1
+        """How many leases it has that somebody still holds, and has not given back."""
+        leases = [
+            entry.lease()
             for _, ticket, entry in self._heap
-            if entry._ticket == ticket and entry.lease()  # noqa: SLF001 - ours
-        )
+            if entry._ticket == ticket  # noqa: SLF001 - ours
+        ]
+        return sum(lease is not None and not lease.is_over for lease in leases)
 
     @property
     def next(self) -> float:

@@ -72,15 +72,17 @@ class _Keeper(Generic[LeaseT]):
         self._watch(lease)
 
     def confirm(self, lease: LeaseT) -> None:
-        """Renew a lease once, now; repeated until it is answered or trust ends.
+        """Renew a lease once, in good time; repeated until it is answered or trust ends.
 
-        Whoever was just handed it waits for this, so nothing is made of it that is not needed: if
-        it is over before its turn comes, that is seen then.
+        Whoever was just handed it waits for this. So no thread is woken for it that wakes soon
+        anyway, and the lease has no record made for it: if it is over by then, that is seen then.
         """
         record = lease.watcher
         renewal = record.renewal if isinstance(record, Record) else Renewal(weakref.ref(lease))
         renewal.urgent = True
-        self._renewals.put(renewal, now())
+        at = now()
+        renewal.early = rules.leeway(lease, at)
+        self._renewals.put(renewal, at + renewal.early)
 
     def watch(self, lease: LeaseT, request: AcquireRequest) -> None:
         """Tell of the loss of a lease, as it was asked for."""

@@ -26,6 +26,7 @@ __all__ = [
     "Renewal",
     "early",
     "first_renewal",
+    "leeway",
     "next_look",
     "next_renewal",
     "patience",
@@ -37,6 +38,10 @@ _PART = 1 / 3
 
 _EARLY = 1 / 30
 """A renewal may come earlier by this part of the ttl, to travel with others."""
+
+_LEEWAY = 1 / 2
+"""What was handed over is renewed when this part of the trust that it came with is over, or with
+what is due before."""
 
 _FIRST_RETRY = 0.05
 """Pause after the first failure of a renewal, in seconds; doubled for each further one."""
@@ -74,6 +79,11 @@ class Renewal(Entry):
 def early(ttl: float) -> float:
     """How much earlier than it must a lease may be renewed, in seconds."""
     return ttl * _EARLY
+
+
+def leeway(lease: BaseLease, at: float) -> float:
+    """How long the renewal may wait that makes a lease last which was handed over, in seconds."""
+    return max(0.0, lease.trusted_until - at) * _LEEWAY
 
 
 def postponed(entry: Renewal, lease: BaseLease, at: float) -> bool:

@@ -175,7 +175,7 @@ class Subscriber(_Subscriber["queue.SimpleQueue[Message]"]):
 
     def _reads_until(self, box: queue.SimpleQueue[Message], end: float) -> bool:
         wire = self._wire
-        while wire is not None and box.empty():
+        while wire is not None and box.empty() and not self.audience.over:
             left = end - now()
             if left < _SHORTEST:
                 return False
