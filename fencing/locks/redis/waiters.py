@@ -96,9 +96,9 @@ class Waiter:
                 found = self._waiters.subscriber(self._key, start=start)
                 if found is not self._subscriber and self._subscriber is not None:
                     self._subscriber.audience.remove(self._holder)
+                self._subscriber = found  # first, so that whoever is interrupted leaves it
                 if found is not None:
                     found.audience.add(self._holder, self._box)
-                self._subscriber = found
         return self._nonce()
 
     def _nonce(self) -> str:
@@ -189,9 +189,9 @@ class AsyncWaiter:
             found = self._waiters.subscriber(self._key, start=start)
             if found is not self._subscriber and self._subscriber is not None:
                 self._subscriber.audience.remove(self._holder)
+            self._subscriber = found  # first, so that whoever is interrupted leaves it
             if found is not None:
                 found.audience.add(self._holder, self._box)
-            self._subscriber = found
         return self._nonce()
 
     def _nonce(self) -> str:

@@ -192,14 +192,13 @@ def test_an_interrupt_before_any_line_of_waiting_leaves_no_lock_and_no_reader(
         while interrupted:
             number += 1
             interrupted = False
-            held = others.acquire("r", ttl=60)
+            held, gone = others.acquire("r", ttl=60), threading.Event()
 
-            def release_when_somebody_reads(held: Any = held) -> None:
+            def release_when_somebody_reads(held: Any = held, gone: threading.Event = gone) -> None:
                 while reads(service) != "waiter" and not gone.wait(0.001):
                     pass
                 held.release()
 
-            gone = threading.Event()
             releasing = threading.Thread(target=release_when_somebody_reads)
             releasing.start()
             lines: list[str] = []
