@@ -134,6 +134,11 @@ class Bell:
         self._near.close()
         self._far.close()
 
+    def __del__(self) -> None:
+        # Whoever has made it may be interrupted before there is a thread that closes it.
+        with contextlib.suppress(AttributeError):
+            self.close()
+
 
 def readable(seconds: float, *sockets: Any) -> None:  # noqa: ANN401 - whatever has a file number
     """Wait until one of some sockets can be read, or for so many seconds."""
