@@ -24,7 +24,7 @@ BY_SCRIPTS = (
     "get", "exists", "set", "incr", "del", "pttl", "pexpire", "persist", "zadd", "zrange", "zrem",
     "zcard",
 )  # fmt: skip
-"""What its scripts call, each on keys of its namespace; EXISTS is sent as well (`packed_behind`)."""
+"""What its scripts call, each on keys of its namespace; EXISTS is also sent (`packed_behind`)."""
 
 TO_WAKE = ("subscribe", "publish", "pubsub|numsub")
 """What wakes those who wait, on channels of its namespace; without it they ask now and then."""
