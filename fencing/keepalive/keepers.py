@@ -72,7 +72,7 @@ class _Keeper(Generic[LeaseT]):
         self._watch(lease)
 
     def confirm(self, lease: LeaseT) -> None:
-        """Renew a lease once, in good time; repeated until it is answered or trust ends.
+        """Renew a lease once, very soon; repeated until it is answered or trust ends.
 
         Whoever was just handed it waits for this. So no thread is woken for it that wakes soon
         anyway, and the lease has no record made for it: if it is over by then, that is seen then.

@@ -39,9 +39,9 @@ _PART = 1 / 3
 _EARLY = 1 / 30
 """A renewal may come earlier by this part of the ttl, to travel with others."""
 
-_LEEWAY = 1 / 2
-"""What was handed over is renewed when this part of the trust that it came with is over, or with
-what is due before."""
+_LEEWAY = 0.02
+"""How long after it was handed over a lease is renewed, in seconds, if it is trusted for that long:
+its holder goes on first, or with one processor he would wait for the thread that renews."""
 
 _FIRST_RETRY = 0.05
 """Pause after the first failure of a renewal, in seconds; doubled for each further one."""
@@ -83,7 +83,7 @@ def early(ttl: float) -> float:
 
 def leeway(lease: BaseLease, at: float) -> float:
     """How long the renewal may wait that makes a lease last which was handed over, in seconds."""
-    return max(0.0, lease.trusted_until - at) * _LEEWAY
+    return min(_LEEWAY, max(0.0, lease.trusted_until - at) * _PART)
 
 
 def postponed(entry: Renewal, lease: BaseLease, at: float) -> bool:
