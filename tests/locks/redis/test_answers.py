@@ -46,6 +46,22 @@ def test_whole_and_byte_by_byte(data: bytes, answer: Any) -> None:
     assert answers.is_empty
 
 
+@pytest.mark.parametrize("before", [b":1\r\n", b":0\r\n", b"-MOVED 7 127.0.0.1:7000\r\n"])
+def test_an_answer_of_one_line_that_nobody_wants_is_left_out(before: bytes) -> None:
+    for data, answer in ANSWERS.items():
+        for cut in range(len(before + data)):
+            answers = Answers(error_of)
+            answers.skips += 1
+            assert answers.next() is MISSING
+            answers.feed((before + data)[:cut])
+            assert answers.next() is MISSING
+            answers.feed((before + data)[cut:])
+            assert answers.next() == answer
+            assert answers.is_empty
+            answers.feed(data)
+            assert answers.next() == answer, "only once"
+
+
 def test_one_after_the_other_in_packets_of_every_size() -> None:
     data = b"".join(ANSWERS)
     for size in range(1, len(data) + 1):
