@@ -27,6 +27,7 @@ from fencing import (
 from fencing.core import message
 from fencing.embedded.proxy import TcpProxy
 from fencing.hooks import ahead, entry
+from fencing.hooks import engine as hooks_of_engines
 from fencing.hooks.database import Database
 from tests.support.bank import Bank, presented
 from tests.support.interrupting import interrupted_before_line
@@ -522,6 +523,26 @@ class TestInterrupts:
                         assert stamp_of(connection), where
                         connection.commit()
         assert outcomes == {"FencingUsageError", "OperationalError", "under the lease"}
+
+    def test_what_is_committed_after_one_is_committed(
+        self, guard: Guard, engine: Engine, bank: Bank, resource: str
+    ) -> None:
+        with guard.acquire(resource, ttl=600):
+            for number in range(1, 1000):
+                with engine.connect() as connection:
+                    with interrupted_before_line(number, hooks_of_engines, ahead) as lines:
+                        try:
+                            connection.execute(text("SELECT 1"))
+                        except KeyboardInterrupt:
+                            pass
+                        else:
+                            break
+                    connection.rollback()
+                    note = {"note": f"{resource} {number}"}
+                    connection.execute(text("INSERT INTO notes (note) VALUES (:note)"), note)
+                    connection.commit()
+                    assert bank.notes(note["note"]) == 1, f"interrupted before {lines[-1]!r}"
+        assert number > 40
 
 
 def stamp_of(connection: Connection) -> str:
