@@ -81,8 +81,8 @@ class _Keeper(Generic[LeaseT]):
         renewal = record.renewal if isinstance(record, Record) else Renewal(weakref.ref(lease))
         renewal.urgent = True
         at = now()
-        renewal.early = rules.leeway(lease, at)
-        self._renewals.put(renewal, at + renewal.early)
+        renewal.early = 0.0  # what is due before takes nothing along: its holder goes on first
+        self._renewals.put(renewal, at + rules.leeway(lease, at))
 
     def watch(self, lease: LeaseT, request: AcquireRequest) -> None:
         """Tell of the loss of a lease, as it was asked for."""

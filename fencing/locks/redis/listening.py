@@ -157,14 +157,18 @@ class Waiters(_Room):
             return found
         if not (start and self.may_listen(found)):
             return None
-        self._subscribers[node] = Subscriber(
-            lambda end: self._sibling.connection_to(node, end),
-            self.channel,
-            self.lock,
-            self._stray,
-            self._orphans,
-        )
-        return self._subscribers[node]
+        try:
+            made = Subscriber(
+                lambda end: self._sibling.connection_to(node, end),
+                self.channel,
+                self.lock,
+                self._stray,
+                self._orphans,
+            )
+        except (OSError, RuntimeError):
+            return None  # no file or thread is to be had now; who waits asks now and then
+        self._subscribers[node] = made
+        return made
 
     def disown(self, holder: str, resource: str) -> None:
         """See `_Room.disown`; whoever is listened to from now on may be told of this holder."""
@@ -182,9 +186,14 @@ class Waiters(_Room):
 
     def _stray(self, holder: str) -> None:
         resource = self._orphans.pop(holder, None)
-        if resource is not None:
+        if resource is None:
+            return
+        try:
             arguments = (resource, holder)
             threading.Thread(target=self._give_back, args=arguments, daemon=True).start()
+        except RuntimeError:
+            # No thread is to be had, which is no matter of who reads this; the lock ends soon.
+            self._orphans[holder] = resource
 
 
 class AsyncWaiters(_Room):

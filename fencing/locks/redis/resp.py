@@ -73,6 +73,11 @@ class Answers:
 
     def _skip(self) -> bool:
         """Leave out what is not wanted; whether all of that has come."""
+        try:
+            while self._data.startswith(b">", self._at):  # asked for by nobody, as in `next`
+                _, self._at = self._read(self._at)
+        except _IncompleteError:
+            return False
         *unwanted, self._data = self._data[self._at :].split(b"\r\n", self.skips)
         self.skips -= len(unwanted)
         self._at = 0

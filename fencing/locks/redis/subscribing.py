@@ -228,7 +228,7 @@ class Subscriber(_Subscriber["queue.SimpleQueue[Message]"]):
                 # already be that of another connection.
                 if self._connection and (self._reader is None or self._reader is self):
                     self._connection.disconnect()
-            self._bell.close()
+                self._bell.close()  # in here, as it is rung: its number may soon be another's
 
     def _listen(self, wire: Wire) -> None:
         while not self.audience.over:
@@ -239,7 +239,8 @@ class Subscriber(_Subscriber["queue.SimpleQueue[Message]"]):
                 readable(left, self._bell)
             self._bell.silence()
             with self._lock:
-                if self._reader is None or self._reader is self:
+                # Before it is judged, also what a waiter would read who is kept from it just now.
+                if self._reader is None or self._reader is self or now() >= self._due:
                     was_confirmed = self.audience.listens
                     self._take_in(wire)
                     if self.audience.listens and not was_confirmed:
@@ -315,6 +316,6 @@ class AsyncSubscriber(_Subscriber[BoxT]):
                 continue
             if self._is_over:
                 return
+            self._tested_at = now()  # before, for the answer may be there before the loop is back
             await self._connection.send_command("PING", check_health=False)
-            self._tested_at = now()
         told.over.result()

@@ -46,7 +46,12 @@ def test_whole_and_byte_by_byte(data: bytes, answer: Any) -> None:
     assert answers.is_empty
 
 
-@pytest.mark.parametrize("before", [b":1\r\n", b":0\r\n", b"-MOVED 7 127.0.0.1:7000\r\n"])
+PUSH = b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n"
+
+
+@pytest.mark.parametrize(
+    "before", [b":1\r\n", b":0\r\n", b"-MOVED 7 127.0.0.1:7000\r\n", PUSH + b":1\r\n"]
+)
 def test_an_answer_of_one_line_that_nobody_wants_is_left_out(before: bytes) -> None:
     for data, answer in ANSWERS.items():
         for cut in range(len(before + data)):

@@ -12,6 +12,7 @@ import pytest
 
 from fencing.clock import now
 from fencing.errors import LockNotAcquiredError, LockServiceError
+from fencing.keepalive import keepers, rules
 from fencing.locks.redis import RedisLockService, listening, reading, subscribing, waiters
 from fencing.locks.redis.reading import Wire
 from fencing.locks.redis.scripts import keys_of
@@ -284,3 +285,28 @@ def test_a_reader_who_sees_the_end_tells_all(redis_url: str, server: Server) -> 
         reading.join()
         subscriber.stop()
         assert subscriber.audience.over
+
+
+async def test_what_is_given_back_at_once_is_not_made_to_last(
+    locks: Any, others: Any, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+    due = keepers.Keeper._due
+
+    def note(keeper: Any, entries: Any) -> Any:
+        found = due(keeper, entries)
+        asked.append([lease.resource for _, lease in found])
+        return found
+
+    monkeypatch.setattr(keepers.Keeper, "_due", note)
+    monkeypatch.setattr(rules, "_LEEWAY", 60)  # so a third of the two seconds, on slow machines
+    for resource in ("s", "r"):
+        held = await others.acquire(resource, ttl=30)
+        waiting = begun(locks, resource)
+        await server.queued(resource=resource)
+        await held.release()
+        lease = await waiting
+        if resource == "s":
+            await until(lambda lease=lease: lease.remaining > 20)
+        await lease.release()
+    assert [names for names in asked if names] == [["s"]]
