@@ -150,6 +150,9 @@ class BySentinel(_Stage):
         # A Sentinel on the same machine hangs as well; it is the one that clients ask first.
         self.servers.hang(0)
         super()._suspend(old)
+        # Of two that are left each might vote for itself, and they would begin again only after
+        # eight seconds, when callers have given up.
+        self.ask(self.servers.sentinels[1], "SENTINEL FAILOVER", SERVICE)
 
     def _hand_over(self, old: ValkeyProcess) -> None:  # noqa: ARG002 - the Sentinels know it
         self.ask(self.servers.sentinels[0], "SENTINEL FAILOVER", SERVICE)
