@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fencing.errors import FencingUsageError
 from fencing.schema.names import ENTER
@@ -36,12 +36,18 @@ if TYPE_CHECKING:
 
 __all__ = ["EntryAhead", "as_sqlalchemy_raises_it", "may_go_ahead"]
 
+# psycopg's connection, cursor and module. They come through SQLAlchemy, which does not type them,
+# and psycopg itself is not imported here: an engine of asyncpg's does without it.
+Driver: TypeAlias = Any
+Cursor: TypeAlias = Any
+Dbapi: TypeAlias = Any
+
 _IDLE, _OFF = 0, 0  # of libpq: PGTransactionStatusType, PGPipelineStatus
 _ROLLBACK = "_rollback_gen"  # psycopg's name of what a rollback waits for
 _CURSORS = ("Cursor", "ClientCursor", "RawCursor", "ServerCursor", "RawServerCursor")
 
 
-def may_go_ahead(driver: Any, dbapi: Any) -> bool:  # noqa: ANN401 - psycopg's
+def may_go_ahead(driver: Driver, dbapi: Dbapi) -> bool:
     """Whether the answer can be left for later.
 
     Only where all that has to be replaced is psycopg's own: the ``wait`` of a wrapper is called by
@@ -60,7 +66,7 @@ def may_go_ahead(driver: Any, dbapi: Any) -> bool:  # noqa: ANN401 - psycopg's
 
 
 @cache
-def _cursors_of(dbapi: Any) -> frozenset[object]:  # noqa: ANN401 - psycopg
+def _cursors_of(dbapi: Dbapi) -> frozenset[object]:
     return frozenset(getattr(dbapi, name, None) for name in _CURSORS)
 
 
@@ -69,7 +75,7 @@ def as_sqlalchemy_raises_it(connection: Connection, error: BaseException) -> Non
 
     It wraps it, has it translated by whoever listens, and closes what is lost.
     """
-    connection._handle_dbapi_exception(error, ENTER, None, None, None)  # noqa: SLF001 - no public way does as much
+    connection._handle_dbapi_exception(error, ENTER, None, None, None)  # noqa: SLF001 - events, wrapping and the end of a lost connection have no public entry
 
 
 class EntryAhead:
@@ -85,9 +91,9 @@ class EntryAhead:
 
     def __init__(
         self,
-        driver: Any,  # noqa: ANN401 - psycopg's
+        driver: Driver,
         presentation: Presentation,
-        dbapi: Any,  # noqa: ANN401 - psycopg
+        dbapi: Dbapi,
         answer: Generator[int, int, str],
         typed: Callable[[Exception], FencingError | None],
     ) -> None:
@@ -130,7 +136,7 @@ class EntryAhead:
         Returns:
             Whether it can be: after an interrupt there may be answers that nobody reads.
         """
-        driver: Any = self._driver()
+        driver: Driver = self._driver()
         with contextlib.suppress(self._error, FencingUsageError):
             self._receive_alone(driver)
         return not driver.closed
@@ -145,11 +151,11 @@ class EntryAhead:
         if refusal is not None:
             raise self._told(refusal)
 
-    def _receive_alone(self, driver: Any) -> None:  # noqa: ANN401 - psycopg's
+    def _receive_alone(self, driver: Driver) -> None:
         with driver.lock:
             self._receive(driver)
 
-    def _receive(self, driver: Any) -> None:  # noqa: ANN401 - psycopg's
+    def _receive(self, driver: Driver) -> None:
         if self._is_known:
             return  # another thread was waiting, too
         try:
@@ -170,13 +176,13 @@ class EntryAhead:
             )
         self._note(stamp)
 
-    def _restore(self, driver: Any) -> None:  # noqa: ANN401 - psycopg's
+    def _restore(self, driver: Driver) -> None:
         """Give the connection back what is its own; what somebody has set meanwhile stays."""
         if driver.cursor_factory is self._ours[0]:
             driver.cursor_factory = self._factories[0]
         if driver.server_cursor_factory is self._ours[1]:
             driver.server_cursor_factory = self._factories[1]
-        vars(driver).pop("wait", None)
+        driver.__dict__.pop("wait", None)
 
     def _note(self, stamp: str) -> None:
         self._is_known = True
@@ -184,9 +190,9 @@ class EntryAhead:
         if presentation is not None:
             presentation.stamp, presentation.ahead = stamp, None
 
-    def _wait(self, generator: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - psycopg's
+    def _wait(self, generator: object, *args: object, **kwargs: object) -> object:
         """In place of the connection's; whoever calls it has its lock."""
-        driver: Any = self._driver()
+        driver: Driver = self._driver()
         wait = type(driver).wait
         try:
             self._receive(driver)
@@ -222,7 +228,7 @@ def _settling(cursor: type, method: str) -> type:
     """A class of cursors one of whose methods waits for the answer first, if that was not done."""
     without: Any = getattr(cursor, method)
 
-    def settled(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - psycopg's
+    def settled(self: Cursor, *args: object, **kwargs: object) -> object:
         ahead = getattr(self.connection.wait, "__self__", None)
         if isinstance(ahead, EntryAhead):
             ahead.settle_for_cursor()

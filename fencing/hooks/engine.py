@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from sqlalchemy.pool import ConnectionPoolEntry
 
     from fencing.hooks.admission import Admissions
-    from fencing.hooks.ahead import EntryAhead
+    from fencing.hooks.ahead import Driver, EntryAhead
     from fencing.hooks.ambient import Fence
 
 __all__ = ["EXPLICIT", "Hooks"]
@@ -149,7 +149,7 @@ class Hooks:
             if not self._knows_server:
                 self._look_at_server(connection)
 
-    def _enter(self, connection: Connection, driver: Any, presentation: Presentation) -> None:  # noqa: ANN401 - psycopg's or asyncpg's
+    def _enter(self, connection: Connection, driver: Driver, presentation: Presentation) -> None:
         # Whoever listens after us may run statements. Were the entry refused by the first of them,
         # we would not hear of it, and SQLAlchemy would believe for ever that it is in its BEGIN.
         *_, last = connection.dispatch.begin

@@ -57,7 +57,7 @@ class Agenda(Generic[E]):
         leases = [
             entry.lease()
             for _, ticket, entry in self._heap
-            if entry._ticket == ticket  # noqa: SLF001 - ours
+            if entry._ticket == ticket  # noqa: SLF001 - the agenda's own mark on it
         ]
         return sum(lease is not None and not lease.is_over for lease in leases)
 

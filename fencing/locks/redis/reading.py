@@ -13,12 +13,17 @@ import contextlib
 import select
 import socket
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["Bell", "Lines", "Told", "Wire", "readable"]
+
+# Without a type: a socket, or with TLS one of ssl's, which a Python without OpenSSL does not have;
+# and asyncio's protocol of streams, of which a transport only says that it is some protocol.
+Socket: TypeAlias = Any
+StreamProtocol: TypeAlias = Any
 
 CHUNK = 4096
 """How much is read at once, in bytes: some forty messages."""
@@ -57,7 +62,7 @@ class Wire:
         connected: The socket.
     """
 
-    def __init__(self, connected: Any) -> None:  # noqa: ANN401 - a socket, with TLS or without
+    def __init__(self, connected: Socket) -> None:
         connected.settimeout(0)
         self.lines = Lines()
         self._socket = connected
@@ -140,7 +145,7 @@ class Bell:
             self.close()
 
 
-def readable(seconds: float, *sockets: Any) -> None:  # noqa: ANN401 - whatever has a file number
+def readable(seconds: float, *sockets: Socket | Bell) -> None:
     """Wait until one of some sockets can be read, or for so many seconds."""
     if not hasattr(select, "poll"):  # Windows
         select.select(sockets, (), (), seconds)
@@ -162,7 +167,7 @@ class Told(asyncio.Protocol):
         over: Done when nothing comes any more.
     """
 
-    def __init__(self, before: Any, hear: Callable[[Lines], None]) -> None:  # noqa: ANN401 - asyncio's own
+    def __init__(self, before: StreamProtocol, hear: Callable[[Lines], None]) -> None:
         self._before = before
         self._lines = Lines()
         self._hear = hear
@@ -175,7 +180,7 @@ class Told(asyncio.Protocol):
         try:
             self._lines.feed(data)
             self._hear(self._lines)
-        except Exception as error:  # noqa: BLE001 - raised where it is waited for
+        except Exception as error:  # noqa: BLE001 - asyncio would only log it; the task that waits raises it
             self.over.set_exception(error)
 
     def eof_received(self) -> bool | None:

@@ -216,7 +216,7 @@ class Subscriber(_Subscriber["queue.SimpleQueue[Message]"]):
         try:
             connection = self._connection = self._connect(now() + LISTEN_SECONDS)
             connection.send_command("SUBSCRIBE", self._channel, check_health=False)
-            self._wire = Wire(connection._sock)  # noqa: SLF001 - no public way
+            self._wire = Wire(connection._sock)  # noqa: SLF001 - redis-py has no public way to its socket
             self._listen(self._wire)
         except REDIS_ERRORS as error:
             self.failure = error
@@ -306,7 +306,7 @@ class AsyncSubscriber(_Subscriber[BoxT]):
 
     async def _listen(self) -> None:
         # Before anything can be said there, so that nothing is where it was read from before.
-        transport = self._connection._writer.transport  # noqa: SLF001 - no public way
+        transport = self._connection._writer.transport  # noqa: SLF001 - redis-py has no public way to it
         told = Told(transport.get_protocol(), self._hear)
         transport.set_protocol(told)
         await self._connection.send_command("SUBSCRIBE", self._channel, check_health=False)

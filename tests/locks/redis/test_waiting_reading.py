@@ -121,7 +121,11 @@ async def test_also_when_he_gives_up(
 
 
 async def test_what_a_stray_was_handed_is_given_back_while_nobody_waits(
-    service: RedisLockService, locks: Any, others: Any, server: Server
+    service: RedisLockService,
+    locks: Any,
+    others: Any,
+    server: Server,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     held = await others.acquire("r", ttl=30)
     task = begun(locks)
@@ -138,7 +142,7 @@ async def test_what_a_stray_was_handed_is_given_back_while_nobody_waits(
         given.append(what)
         came.set()
 
-    service._redis._waiters._give_back = give_back  # type: ignore[method-assign]  # seen, not done
+    monkeypatch.setattr(service._redis._waiters, "_give_back", give_back)
     server.client.publish(service._redis._waiters.channel, f"{'f' * 32} 7")
     assert await in_thread(came.wait, 20)
     assert given == [("r", "f" * 32)]
@@ -234,7 +238,9 @@ class TestWire:
             wire.wait(20)
             assert not wire.receive()
 
-    def test_who_is_interrupted_while_it_receives_takes_nothing_any_more(self) -> None:
+    def test_who_is_interrupted_while_it_receives_takes_nothing_any_more(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         near, far = socket.socketpair()
         with near, far:
             wire = Wire(near)
@@ -242,7 +248,7 @@ class TestWire:
             def interrupt(_: bytes) -> None:
                 raise KeyboardInterrupt
 
-            wire.lines.feed = interrupt  # type: ignore[method-assign]  # as a signal would
+            monkeypatch.setattr(wire.lines, "feed", interrupt)
             far.sendall(b"holder 12")
             wire.wait(20)
             with contextlib.suppress(KeyboardInterrupt):
