@@ -14,23 +14,26 @@ from redis.exceptions import AskError, ClusterDownError, MovedError, TryAgainErr
 
 from fencing.clock import now
 from fencing.locks.redis.resp import MISSING, Answers
+from fencing.locks.redis.sockets import READ_BYTES, bounded_socket
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["async_bounded", "bounded", "call_end"]
+    from fencing.locks.redis.sockets import BoundedSocket
 
-READ_BYTES = 65536
-"""How much is read at once; most answers are a hundred bytes."""
+__all__ = ["async_bounded", "bounded", "call_end"]
 
 call_end: ContextVar[float] = ContextVar("fencing_call_end", default=math.inf)
 """When the call that this thread is in must be over: a moment of `fencing.clock.now`, in s."""
 
 
-def _received(data: bytes) -> bytes:
-    if not data:
-        raise redis.ConnectionError("Redis has closed the connection")
-    return data
+FRESH_SECONDS = 0.005
+"""How long after an answer a connection is not looked at, in seconds."""
+
+_ENDLESS = 24 * 60 * 60.0
+"""A time-out that is longer is none, in seconds."""
+
+_CLOSED = "Redis has closed the connection"
 
 
 def _lost(error: OSError) -> redis.RedisError:
@@ -83,13 +86,16 @@ class _Bounded:
     is_wanted = True
     health_check_interval: float
     _answers: Answers
-    _just_sent = False  # so the limit is that for the first read, too
-    _watch: Any = None
+    _socket: BoundedSocket
+    _patience: float | None  # its own time-out, in seconds
+    _has_just_sent = False
+    _answered_at = -math.inf
+    _seconds: float | None  # how long sending might take, and what is sent first then be read
     _parser: Any
     _sock: Any  # redis-py has no public way to the socket
 
     def connect(self) -> None:
-        if self._sock is not None:
+        if self.is_open():
             return
         # The settings are the connection's own until it is back in the pool, so they may be
         # other ones while it connects.
@@ -97,8 +103,9 @@ class _Bounded:
         self.socket_timeout, self.socket_connect_timeout = map(self._left, own)
         try:
             super().connect()  # type: ignore[misc]  # a mixin: only `bounded` adds a base that has it
-            self._watch = _watch(self._sock)
+            self._socket = bounded_socket(self._sock)
             self._answers = Answers(_errors_as(self._parser.parse_error))
+            self._patience = own[0] and min(own[0], _ENDLESS)
         except BaseException:
             # Also when a signal's exception comes in between: half connected is not connected.
             self.disconnect()
@@ -110,13 +117,25 @@ class _Bounded:
         """Whether it is connected, as far as we know."""
         return self._sock is not None
 
+    def is_ready(self) -> bool:
+        """Whether it is wanted and connected, and nothing has come since the last answer.
+
+        Of one that has just answered it is believed: to look takes as long as to send.
+        """
+        return (
+            self._sock is not None
+            and self.is_wanted
+            and not self._answers.unread
+            and (now() - self._answered_at < FRESH_SECONDS or self._socket.is_quiet())
+        )
+
     def is_quiet(self) -> bool:
         """Whether nothing has come since the last answer, such as the connection's end."""
         if self._sock is None:
             return True
-        if not self._answers.is_empty:
+        if self._answers.unread:
             return False
-        if self._watch is not None and not self._watch.poll(0):
+        if self._socket.is_quiet():
             return True
         try:
             return not self.can_read()  # type: ignore[attr-defined]  # likewise
@@ -127,12 +146,12 @@ class _Bounded:
         """Send packed requests."""
         if self.health_check_interval:
             self.check_health()  # type: ignore[attr-defined]  # likewise
+        self._seconds = self._left(self._patience)
         try:
-            self._limit()
-            self._sock.sendall(data)
-            self._just_sent = True
+            self._socket.send(data, self._seconds)
         except OSError as error:
             raise _lost(error) from error
+        self._has_just_sent = True
 
     def skip(self) -> None:
         """Leave out the answer that comes next, of one line."""
@@ -140,16 +159,28 @@ class _Bounded:
 
     def answer(self) -> Any:
         """The answer to the next of the requests that were sent; an error as an exception."""
-        while (answer := self._answers.next()) is MISSING:
+        answers = self._answers
+        while True:
+            if self._has_just_sent:  # nothing has come yet, and how much time is left is known
+                self._has_just_sent = False
+            elif (answer := answers.next()) is not MISSING:
+                self._answered_at = now()
+                return answer
+            else:
+                self._seconds = self._left(self._patience)
             try:
-                if self._just_sent:
-                    self._just_sent = False
-                else:
-                    self._limit()
-                self._answers.feed(_received(self._sock.recv(READ_BYTES)))
+                came = self._socket.receive(self._seconds)
             except OSError as error:
                 raise _lost(error) from error
-        return answer
+            if not came:
+                raise redis.ConnectionError(_CLOSED)
+            answers.feed(came)
+
+    def ask(self, data: bytes, end: float) -> Any:
+        """Send one packed request; return its answer, that has to come by then."""
+        self.until = end
+        self.send(data)
+        return self.answer()
 
     def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
         self._limit()
@@ -172,9 +203,10 @@ class _Bounded:
         super().disconnect(*args, **kwargs)  # type: ignore[misc]  # likewise
 
     def _limit(self) -> None:
-        # redis-py has no time-out for a single call in its versions before 7.
+        # redis-py has no time-out for a single call in its versions before 7. Never none at all:
+        # then Python would leave it to the system, which has one of ours.
         if self._sock is not None:
-            self._sock.settimeout(self._left(self.socket_timeout))
+            self._sock.settimeout(self._left(self.socket_timeout) or _ENDLESS)
 
     def _left(self, own: float | None) -> float | None:
         """The lesser of a time-out and what is left to the call, in seconds; None for neither."""
@@ -227,11 +259,7 @@ class _AsyncBounded:
         """Whether nothing has come since the last answer, such as the connection's end."""
         if not self.is_connected:
             return True
-        if (
-            not self._answers.is_empty
-            or self._reader.at_eof()
-            or self._writer.transport.is_closing()
-        ):
+        if self._answers.unread or self._reader.at_eof() or self._writer.transport.is_closing():
             return False
         # What the event loop has not come to yet.
         return self._watch is None or not self._watch.poll(0)
@@ -258,9 +286,12 @@ class _AsyncBounded:
         """See `_Bounded.answer`."""
         while (answer := self._answers.next()) is MISSING:
             try:
-                self._answers.feed(_received(await self._reader.read(READ_BYTES)))
+                came = await self._reader.read(READ_BYTES)
             except OSError as error:
                 raise _lost(error) from error
+            if not came:
+                raise redis.ConnectionError(_CLOSED)
+            self._answers.feed(came)
         return answer
 
 

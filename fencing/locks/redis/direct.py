@@ -105,11 +105,18 @@ class Direct(_OnOneRedis):
         connection = self._stack.take(end)
         in_step = False
         try:
-            behind = script.tells and not asking
-            data = (packed_behind if behind else packed)((script, keys, args))
-            if behind:
+            if script.tells and not asking:
+                data = packed_behind((script, keys, args))
                 connection.skip()
-            answer = self._first_answer(connection, data, end, meanwhile, asking=asking)
+            else:
+                data = packed((script, keys, args))
+            if meanwhile is None and not (asking or self._follows_sentinel):
+                answer = connection.ask(data, end)
+            else:
+                answer = self._first_answer(connection, data, end, meanwhile, asking=asking)
+            if type(answer) is list:  # as it nearly always is
+                in_step = True
+                return answer
             if isinstance(answer, NoScriptError):
                 connection.until = end
                 data = packed((script, keys, args), by_text=True)
@@ -144,7 +151,8 @@ class Direct(_OnOneRedis):
         *,
         asking: bool,
     ) -> Any:
-        meanwhile = meanwhile or (self._ask_sentinels if self._follows_sentinel else None)
+        if self._follows_sentinel:
+            meanwhile = meanwhile or self._ask_sentinels
         if meanwhile is None or asking or not _is_patient(connection):
             connection.until = end
             return self._answer(connection, data, asking=asking)
@@ -170,8 +178,11 @@ class Direct(_OnOneRedis):
 
     @staticmethod
     def _answer(connection: Any, data: bytes, *, asking: bool) -> Any:
-        connection.send(ASKING + data if asking else data)
-        permitted = connection.answer() if asking else None
+        if not asking:
+            connection.send(data)
+            return connection.answer()
+        connection.send(ASKING + data)
+        permitted = connection.answer()
         answer = connection.answer()
         return permitted if isinstance(permitted, Exception) else answer
 

@@ -31,23 +31,19 @@ class Answers:
 
     Attributes:
         skips: How many answers of one line come before the one that is wanted.
+        unread: What has come, from the answer that was given last on; empty when that was all.
     """
 
     def __init__(self, error_of: Callable[[str], Exception]) -> None:
         self.skips = 0
         self._error_of = error_of
-        self._data = b""
+        self.unread = b""
         self._at = 0
 
     def feed(self, data: bytes) -> None:
         """Take what has come."""
-        self._data = self._data[self._at :] + data
+        self.unread = self.unread[self._at :] + data if self.unread else data
         self._at = 0
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing has come but the answers that were given."""
-        return self._at == len(self._data)
 
     def next(self) -> Any:  # noqa: ANN401 - whatever a script answers
         """The next answer; `MISSING` when not all of it has come.
@@ -55,49 +51,39 @@ class Answers:
         Raises:
             InvalidResponse: This is no answer to a script.
         """
-        if self._at == len(self._data) or (self.skips and not self._skip()):
+        if not self.unread or (self.skips and not self._skip()):
             return MISSING
         # Only at the beginning: of many answers in a pipeline each would look through all others.
-        if not self._at and (texts := self._texts_alone()) is not None:
+        if not self._at and (texts := _texts_alone(self.unread)) is not None:
+            self.unread = b""
             return texts
         try:
             while True:
-                is_push = self._data.startswith(b">", self._at)  # asked for by nobody
+                is_push = self.unread.startswith(b">", self._at)  # asked for by nobody
                 answer, self._at = self._read(self._at)
+                if self._at == len(self.unread):
+                    self.unread, self._at = b"", 0
                 if not is_push:
                     return answer
         except _IncompleteError:
             return MISSING
         except ValueError:  # where a number should be
-            raise InvalidResponse(f"Protocol Error: {self._data[self._at :][:80]!r}") from None
+            raise InvalidResponse(f"Protocol Error: {self.unread[self._at :][:80]!r}") from None
 
     def _skip(self) -> bool:
         """Leave out what is not wanted; whether all of that has come."""
         try:
-            while self._data.startswith(b">", self._at):  # asked for by nobody, as in `next`
+            while self.unread.startswith(b">", self._at):  # asked for by nobody, as in `next`
                 _, self._at = self._read(self._at)
         except _IncompleteError:
             return False
-        *unwanted, self._data = self._data[self._at :].split(b"\r\n", self.skips)
+        *unwanted, self.unread = self.unread[self._at :].split(b"\r\n", self.skips)
         self.skips -= len(unwanted)
         self._at = 0
-        return not self.skips and bool(self._data)
-
-    def _texts_alone(self) -> list[bytes] | None:
-        """A list of texts, where that is all that has come: what a script answers nearly always."""
-        words = self._data.split(b"\r\n")
-        size = len(words) // 2 - 1  # *size, $length and text each, and nothing behind the last
-        if len(words) % 2 or words[0] != b"*%d" % size or words[-1]:
-            return None
-        texts = words[2::2]
-        for head, text in zip(words[1:-1:2], texts, strict=True):
-            if head != b"$%d" % len(text):
-                return None
-        self._at = len(self._data)
-        return texts
+        return not self.skips and bool(self.unread)
 
     def _read(self, at: int) -> tuple[Any, int]:
-        data = self._data
+        data = self.unread
         end = data.find(b"\r\n", at)
         if end < 0:
             raise _IncompleteError
@@ -132,6 +118,17 @@ class Answers:
         if size < 0:
             return None, at
         end = at + size
-        if len(self._data) < end + 2:
+        if len(self.unread) < end + 2:
             raise _IncompleteError
-        return self._data[at:end], end + 2
+        return self.unread[at:end], end + 2
+
+
+def _texts_alone(data: bytes) -> list[bytes] | None:
+    """A list of texts, where that is all that has come: what a script answers nearly always."""
+    words = data.split(b"\r\n")
+    texts = words[2::2]  # *size, $length and text each, and nothing behind the last
+    if words[-1] or words[0] != b"*%d" % len(texts):
+        return None
+    if words[1:-1:2] != [b"$%d" % len(text) for text in texts]:
+        return None
+    return texts

@@ -114,6 +114,11 @@ class _Stack:
         self._idle.append(connection)
         if self._waiting:
             self._hand_on()
+        if not connection.is_wanted:  # who closes them has looked before it was there
+            self._close_idle()
+
+    def _close_idle(self) -> None:
+        """Close those that are idle, where that needs no waiting for."""
 
     def _is_outdated(self, connection: Any) -> bool:
         # Sentinel may have told another connection of a new primary.
@@ -190,20 +195,15 @@ class ConnectionStack(_Stack):
         if connection is None:
             return self._make(end)
         try:
-            if self._is_outdated(connection):
-                connection.disconnect()
-            if not connection.is_open():
-                self._connect(connection, end)
+            if self._has_a_primary or not connection.is_ready():
+                if self._is_outdated(connection):
+                    connection.disconnect()
+                if not connection.is_open():
+                    self._connect(connection, end)
         except BaseException:
             self.give_back(connection)
             raise
         return connection
-
-    def give_back(self, connection: Any) -> None:
-        """See `_Stack.give_back`."""
-        super().give_back(connection)
-        if not connection.is_wanted:  # who closes them has looked before it was there
-            self._close_idle()
 
     def close(self) -> None:
         """Close those that are idle, and have the others closed when they are given back."""
