@@ -42,8 +42,10 @@ MIN_TTL = 0.01
 MAX_TTL = 24 * 60 * 60.0
 """Longest lease, in seconds."""
 
+_NUMBERS = (float, int)  # and no bool
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(slots=True, kw_only=True)  # not frozen, which makes it dear to create
 class AcquireRequest:
     """One acquisition, as it was asked for; creating it checks every argument.
 
@@ -59,6 +61,8 @@ class AcquireRequest:
         on_lost: Called with the lease when it is lost.
         reentrant: Whether a lease that this thread or task has is taken for the answer.
         floor: The token will be greater than this.
+        owner_label: The label, or what it is by default.
+        patience: How long to wait, in seconds; 0 without blocking, infinity without a time-out.
 
     Raises:
         TypeError: An argument is of the wrong type.
@@ -77,18 +81,22 @@ class AcquireRequest:
     reentrant: bool = False
     floor: int = 0
     owner_label: str = field(init=False)
+    patience: float = field(init=False)
 
     def __post_init__(self) -> None:
         check_resource(self.resource)
         check_ttl(self.ttl)
-        for name in ("blocking", "fair", "keepalive", "reentrant"):
-            _check_bool(name, getattr(self, name))
+        kinds = {type(self.blocking), type(self.fair), type(self.keepalive), type(self.reentrant)}
+        if kinds != {bool}:
+            self._check_bools("blocking", "fair", "keepalive", "reentrant")
         if self.fair and not self.blocking:
             raise ValueError(
                 "fair=True waits in line, so it cannot be combined with blocking=False"
             )
-        self._check_lifetime()
-        self._check_on_lost()
+        if self.max_lifetime is not None:
+            self._check_lifetime(self.max_lifetime)
+        if self.on_lost is not None:
+            self._check_on_lost()
         if self.blocking_timeout is not None:
             check_seconds("blocking_timeout", self.blocking_timeout)
             if not self.blocking:
@@ -101,27 +109,32 @@ class AcquireRequest:
                     f"blocking_timeout must be at least 0 seconds, not {self.blocking_timeout!r}"
                 )
         # A member of an int enum is sent as the number it is.
-        object.__setattr__(self, "floor", int(check_floor(self.floor)))
-        object.__setattr__(self, "owner_label", _owner_label(self.owner))
+        self.floor = int(check_floor(self.floor))
+        self.owner_label = _owner_label(self.owner)
+        if not self.blocking:
+            self.patience = 0.0
+        else:
+            self.patience = math.inf if self.blocking_timeout is None else self.blocking_timeout
 
-    def _check_lifetime(self) -> None:
-        if self.max_lifetime is None:
-            return
-        check_seconds("max_lifetime", self.max_lifetime)
+    def _check_bools(self, *names: str) -> None:
+        for name in names:
+            if not isinstance(value := getattr(self, name), bool):
+                raise TypeError(f"{name} must be a bool, not {_kind(value)}")
+
+    def _check_lifetime(self, max_lifetime: float) -> None:
+        check_seconds("max_lifetime", max_lifetime)
         if not self.keepalive:
             raise ValueError(
-                f"max_lifetime={self.max_lifetime!r} limits what keepalive=True extends; without "
+                f"max_lifetime={max_lifetime!r} limits what keepalive=True extends; without "
                 "it the ttl is the lifetime"
             )
-        if self.max_lifetime < self.ttl:
+        if max_lifetime < self.ttl:
             raise ValueError(
                 f"max_lifetime must be at least the ttl of {self.ttl!r} seconds, not "
-                f"{self.max_lifetime!r}"
+                f"{max_lifetime!r}"
             )
 
     def _check_on_lost(self) -> None:
-        if self.on_lost is None:
-            return
         if not callable(self.on_lost):
             raise TypeError(f"on_lost must be a function of a lease, not {_kind(self.on_lost)}")
         if inspect.iscoroutinefunction(self.on_lost):
@@ -152,15 +165,8 @@ class AcquireRequest:
             asked["max_lifetime"] = self.max_lifetime
         return asked
 
-    @property
-    def patience(self) -> float:
-        """How long to wait, in seconds; 0 without blocking, infinity without a time-out."""
-        if not self.blocking:
-            return 0.0
-        return math.inf if self.blocking_timeout is None else self.blocking_timeout
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen, which makes it dear to create
 class AsyncAcquireRequest(AcquireRequest):
     """:class:`AcquireRequest` for asyncio, where a coroutine function may be ``on_lost``.
 
@@ -173,7 +179,7 @@ class AsyncAcquireRequest(AcquireRequest):
     def __post_init__(self) -> None:
         # No super(): a dataclass with slots is another class than the one that was written down.
         AcquireRequest.__post_init__(self)
-        _check_bool("cancel_on_loss", self.cancel_on_loss)
+        self._check_bools("cancel_on_loss")
 
     @property
     def is_kept_or_watched(self) -> bool:
@@ -181,7 +187,7 @@ class AsyncAcquireRequest(AcquireRequest):
         return self.keepalive or self.on_lost is not None or self.cancel_on_loss
 
     def _check_on_lost(self) -> None:
-        if self.on_lost is not None and not callable(self.on_lost):
+        if not callable(self.on_lost):
             raise TypeError(f"on_lost must be a function of a lease, not {_kind(self.on_lost)}")
 
 
@@ -292,15 +298,12 @@ def check_ttl(ttl: float) -> float:
         TypeError: It is not a number.
         ValueError: It is NaN, infinite, or not from 0.01 seconds to 24 hours.
     """
+    if type(ttl) in _NUMBERS and MIN_TTL <= ttl <= MAX_TTL:  # as it nearly always is
+        return ttl
     check_seconds("ttl", ttl)
     if not MIN_TTL <= ttl <= MAX_TTL:
         raise ValueError(f"ttl must be from {MIN_TTL} seconds to 24 hours, not {ttl!r} seconds")
     return ttl
-
-
-def _check_bool(name: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be a bool, not {_kind(value)}")
 
 
 _host_name = cache(socket.gethostname)  # which asks the system

@@ -6,7 +6,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from fencing.core.whereabouts import Whereabouts, current_task
+from fencing.core.whereabouts import current_task
 from fencing.errors import FencingUsageError, LockNotAcquiredError
 from fencing.keepalive import keeper_of
 from fencing.lease import BaseLease
@@ -24,10 +24,13 @@ _FEW = 64
 
 
 class _Here(threading.local):
-    """What a guard or lock service has handed out in this thread."""
+    """What a guard or lock service has handed out in this thread: a lease, and the task it is of.
+
+    By resource and the number of the task, 0 where there is none.
+    """
 
     def __init__(self) -> None:
-        self.leases: dict[tuple[str, int], tuple[weakref.ref[Any], Whereabouts]] = {}
+        self.leases: dict[tuple[str, int], tuple[weakref.ref[Any], weakref.ref[Any] | None]] = {}
         self.purge_at = _FEW
 
 
@@ -43,21 +46,23 @@ class Held(Generic[LeaseT]):
     def note(self, lease: LeaseT) -> None:
         """A lease is handed out, here."""
         here = self._here
-        task = current_task()
-        where = Whereabouts(task)
-        here.leases[lease.resource, id(task) if task else 0] = weakref.ref(lease), where
+        if (task := current_task()) is None:
+            here.leases[lease.resource, 0] = weakref.ref(lease), None
+        else:
+            here.leases[lease.resource, id(task)] = weakref.ref(lease), weakref.ref(task)
         if len(here.leases) > here.purge_at:
             here.leases = {key: item for key, item in here.leases.items() if item[0]()}
             here.purge_at = 2 * len(here.leases) + _FEW
 
     def lease_here(self, resource: str) -> LeaseT | None:
         """The lease that this thread or task has on a resource."""
-        found = self._here.leases.get(_key(resource))
+        task = current_task()
+        found = self._here.leases.get((resource, id(task) if task else 0))
         if found is None:
             return None
         lease: LeaseT | None = found[0]()
-        # A key's number is used again when a task has ended.
-        here = lease is not None and lease.remaining > 0 and found[1].is_here()
+        # A task's number is used again when it has ended.
+        here = lease is not None and lease.remaining > 0 and (found[1] and found[1]()) is task
         return lease if here else None
 
     def raise_if_held(self, resource: str) -> None:
@@ -110,8 +115,3 @@ def _check_wishes(lease: Lease | AsyncLease, request: AcquireRequest) -> None:
             f"the same lease, which has no {' and no '.join(wishes)}: it would end, or cancel, the "
             "outer block, too; ask for it where the lease is acquired first"
         )
-
-
-def _key(resource: str) -> tuple[str, int]:
-    task = current_task()
-    return resource, 0 if task is None else id(task)

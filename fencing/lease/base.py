@@ -20,6 +20,7 @@ from fencing.lease.trust import MARGIN_SECONDS, margin, trust_ends
 from fencing.request import MIN_TTL, check_token
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from fencing.lease.leases import AsyncGrantor, Grantor
@@ -71,8 +72,6 @@ class Watcher(Protocol):
 class BaseLease:
     """What a sync and an async lease have in common; see :class:`Lease`."""
 
-    service: Grantor | AsyncGrantor
-
     # What every lease begins with is its class's: who was just handed one waits until it is made.
     admitted = False
     released = False
@@ -88,9 +87,11 @@ class BaseLease:
     _lost = False
     _expired = False
     _why = ""
+    _ended: threading.Event | asyncio.Event | None = None  # whoever waits makes it
 
     def __init__(
         self,
+        service: Grantor | AsyncGrantor,
         *,
         resource: str,
         token: int,
@@ -103,6 +104,7 @@ class BaseLease:
         place: object = None,
         admitted_in: str = "",
     ) -> None:
+        self.service = service
         self.resource = resource
         self.token = check_token(token)
         self.holder = holder
@@ -113,13 +115,13 @@ class BaseLease:
         self.trusted_until = trust_ends(asked_at, ttl if handed_for is None else handed_for)
         # The database that has granted it and admitted it in one transaction, if one has.
         self.admitted_in = admitted_in
-        self.blocks = Blocks()
         # A request to acquire it that was not answered may be on its way after the release.
         self.asked_again = asked_again
         self._asked_at = asked_at
         self._on_lost: list[Callable[[Any], object]] = []
         # Reentrant: what a signal handler does to a lease comes between any two lines of ours.
         self._lock = threading.RLock()
+        self.blocks = Blocks(self._lock)
         self._pid = _process.pid
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:  # noqa: ANN401 - as its base has it
@@ -229,7 +231,8 @@ class BaseLease:
             if not in_background or trusted_until >= self.trusted_until:
                 self.ttl, self.trusted_until = ttl, trusted_until
             self.trouble = ""
-        self._changed()
+        if self.watcher is not None:
+            self.watcher.notice(self)
 
     def note_token(self, token: int) -> None:
         """The lock service has given this lease a larger token.
@@ -261,7 +264,6 @@ class BaseLease:
                 return
             self._lost = True
         self._over()
-        self._changed()
 
     def note_expired(self) -> bool:
         """Give the lease up if its trust has ended, for good; whether it is lost."""
@@ -274,7 +276,7 @@ class BaseLease:
                 if self.kept and self.at_its_limit:
                     self._why = f"it has lived for its max_lifetime of {self._max_lifetime} s"
         if self.lost:
-            self._over()
+            self._end()
         return self.lost
 
     def note_found(self, state: LockState) -> bool:
@@ -288,14 +290,14 @@ class BaseLease:
         """The lease is being given back: what comes from now on, but for the answer, is no loss."""
         with self._lock:
             self.releasing = True
-        self._changed()
+        if self.watcher is not None:
+            self.watcher.notice(self)
 
     def note_released(self) -> None:
         """The lease was given back, or nothing is left to give back."""
         with self._lock:
             self.released = True
         self._over()
-        self._changed()
 
     # What keeps it alive.
 
@@ -344,10 +346,6 @@ class BaseLease:
     def cancel_blocks(self) -> None:
         """Cancel the task whose block asked for it; a thread cannot be cancelled."""
 
-    def _changed(self) -> None:
-        if self.watcher is not None:
-            self.watcher.notice(self)
-
     @property
     def was_found_lost(self) -> bool:
         """Whether its end was noticed before it was released."""
@@ -363,7 +361,16 @@ class BaseLease:
         )
 
     def _over(self) -> None:
-        raise NotImplementedError
+        """Tell whoever waits for the lease's end, and its watcher."""
+        if self._ended is not None:
+            self._ended.set()
+        if self.watcher is not None:
+            self.watcher.notice(self)
+
+    def _end(self) -> None:
+        """Tell whoever waits for the lease's end."""
+        if self._ended is not None:
+            self._ended.set()
 
     def _open(self) -> None:
         if not self.blocks.enter():
@@ -379,10 +386,10 @@ class BaseLease:
         outermost = self.blocks.leave()
         if self.scope is not None:
             self.scope.close(outermost=outermost)
-        return outermost and not self.released and not self.is_foreign
+        return outermost and not self.released and self._pid == _process.pid
 
     def _settle(
-        self, failure: LeaseLostError | LockServiceError | None, body: BaseException | None
+        self, failure: LeaseLostError | LockServiceError, body: BaseException | None
     ) -> None:
         """Decide what the end of a block says about a release that went wrong.
 
@@ -391,8 +398,6 @@ class BaseLease:
         raising would invite the caller to do the work twice. A lock service that could not be
         told is only logged: the lease was still trusted, and ends by itself.
         """
-        if failure is None:
-            return
         if body is not None:
             body.add_note(f"fencing: at the end of the block: {failure}")
         elif isinstance(failure, LockServiceError):

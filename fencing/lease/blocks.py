@@ -7,17 +7,24 @@ nothing, and neither does a release inside it, however often it is said.
 
 from __future__ import annotations
 
-import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 __all__ = ["Blocks"]
 
 
 class Blocks:
-    """The acquisitions of one lease that were not given back, and its open blocks."""
+    """The acquisitions of one lease that were not given back, and its open blocks.
 
-    def __init__(self) -> None:
-        # Reentrant: a signal handler may release what its thread is just about to release.
-        self._lock = threading.RLock()
+    Args:
+        lock: The lease's; reentrant, because a signal handler may release what its thread is just
+            about to release.
+    """
+
+    def __init__(self, lock: AbstractContextManager[Any]) -> None:
+        self._lock = lock
         self._acquired = 1
         self._to_enter = 1
         # Per open block the acquisition that it stands for, counted from 1.

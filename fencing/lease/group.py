@@ -76,7 +76,9 @@ class BaseLeaseGroup(Sequence[LeaseT], Generic[LeaseT]):
         raised = body
         for lease, failure in released:
             try:
-                if not isinstance(failure, LeaseLostError | LockServiceError | None):
+                if failure is None:
+                    continue
+                if not isinstance(failure, LeaseLostError | LockServiceError):
                     raise failure  # noqa: TRY301 - as it would be by a single one
                 lease._settle(failure, raised)  # noqa: SLF001 - the same, of one lease
             except Exception as error:  # noqa: BLE001 - raised when all have said theirs

@@ -76,10 +76,7 @@ class Lease(BaseLease):
 
     service: Grantor
 
-    def __init__(self, service: Grantor, **facts: object) -> None:
-        self.service = service
-        self._ended: threading.Event | None = None  # whoever waits makes it
-        super().__init__(**facts)  # type: ignore[arg-type]  # BaseLease says which
+    _ended: threading.Event | None = None
 
     def renew(self, ttl: float | None = None) -> None:
         """Extend the lease to ``ttl`` seconds from now.
@@ -134,7 +131,7 @@ class Lease(BaseLease):
             raise
 
     def _free(self) -> None:
-        lost = self.was_found_lost
+        lost = self._lost or self._expired
         self.service.release(self)
         if lost:
             raise self.was_lost()
@@ -180,10 +177,6 @@ class Lease(BaseLease):
             ended.wait(max(0.0, pause))
         return self.lost
 
-    def _over(self) -> None:
-        if self._ended is not None:
-            self._ended.set()
-
     async def __aenter__(self) -> NoReturn:
         # It has been acquired when Python gets here; nobody would release it.
         self.release()
@@ -228,7 +221,8 @@ class Lease(BaseLease):
             depth = self.blocks.depth - 1 if depth < 0 else depth
             self._interrupted(depth, ended=depth == 0)
             raise
-        self._settle(failure, body)
+        if failure is not None:
+            self._settle(failure, body)
 
     def _interrupted(self, depth: int = 0, *, ended: bool = True) -> None:
         """A signal's exception came while a block began or ended: nobody else would release it.
@@ -250,12 +244,9 @@ class AsyncLease(BaseLease):
 
     service: AsyncGrantor
 
-    def __init__(self, service: AsyncGrantor, **facts: object) -> None:
-        self.cancel_on_loss = False
-        self._cancelled_blocks: list[CancelledBlock | None] = []
-        self.service = service
-        self._ended = asyncio.Event()
-        super().__init__(**facts)  # type: ignore[arg-type]  # BaseLease says which
+    cancel_on_loss = False
+    _cancelled_blocks: tuple[CancelledBlock | None, ...] = ()
+    _ended: asyncio.Event | None = None
 
     async def renew(self, ttl: float | None = None) -> None:
         """See :meth:`Lease.renew`."""
@@ -276,7 +267,7 @@ class AsyncLease(BaseLease):
             await self._free()
 
     async def _free(self) -> None:
-        lost = self.was_found_lost
+        lost = self._lost or self._expired
         await self.service.release(self)
         if lost:
             raise self.was_lost()
@@ -293,6 +284,7 @@ class AsyncLease(BaseLease):
 
     async def wait_lost(self, timeout: float | None = None) -> bool:
         """See :meth:`Lease.wait_lost`."""
+        ended = self._ended = self._ended or asyncio.Event()
         give_up = None if timeout is None else now() + timeout
         while not self.released and not self.lost:
             pause = self.trusted_until - now()
@@ -302,17 +294,15 @@ class AsyncLease(BaseLease):
                 pause = min(pause, give_up - now())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, pause)):
-                    await self._ended.wait()
+                    await ended.wait()
         return self.lost
-
-    def _over(self) -> None:
-        self._ended.set()
 
     async def __aenter__(self) -> Self:
         if self.cancel_on_loss:
             self.raise_if_over()
         self._open()
-        self._cancelled_blocks.append(CancelledBlock() if self.cancel_on_loss else None)
+        block = CancelledBlock() if self.cancel_on_loss else None
+        self._cancelled_blocks = (*self._cancelled_blocks, block)
         return self
 
     async def __aexit__(
@@ -330,7 +320,8 @@ class AsyncLease(BaseLease):
             failure = error
         if loss is not None:
             raise loss from body
-        self._settle(failure, body)
+        if failure is not None:
+            self._settle(failure, body)
 
     def _leave(self, body: BaseException | None) -> tuple[bool, LeaseLostError | None]:
         """End the innermost block, which has ended with this exception.
@@ -338,7 +329,7 @@ class AsyncLease(BaseLease):
         Returns:
             Whether to release the lease; and its loss, if that is why the block was cancelled.
         """
-        block = self._cancelled_blocks.pop()
+        block, self._cancelled_blocks = self._cancelled_blocks[-1], self._cancelled_blocks[:-1]
         # The cancellation was ours, and has done its work: what it means is the loss.
         loss = self.loss() if block is not None and block.end(body) else None
         return self._close(), loss

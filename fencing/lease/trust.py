@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 
 __all__ = ["MARGIN_SECONDS", "margin", "new_holder", "trust_ends"]
 
@@ -12,12 +12,12 @@ MARGIN_SECONDS = 0.002
 
 def new_holder() -> str:
     """A new holder: 128 random bits as 32 hexadecimal digits."""
-    return secrets.token_hex(16)
+    return os.urandom(16).hex()
 
 
 def margin(ttl: float) -> float:
     """How much earlier than the lock service the holder lets go of a lease, in seconds."""
-    return ttl * _MARGIN_RATIO + MARGIN_SECONDS
+    return ttl - trust_ends(0.0, ttl)
 
 
 def trust_ends(asked_at: float, ttl: float) -> float:
@@ -30,4 +30,4 @@ def trust_ends(asked_at: float, ttl: float) -> float:
     Returns:
         A moment of :func:`fencing.clock.now`, in seconds.
     """
-    return asked_at + ttl - margin(ttl)
+    return asked_at + ttl - (ttl * _MARGIN_RATIO + MARGIN_SECONDS)

@@ -117,22 +117,27 @@ class BaseCall:
     """
 
     attempts: float = ATTEMPTS
+    about = ""
+    repeated = False
 
     def __init__(self, resource: str, started_at: float, *, ends: float) -> None:
         self.resource = resource
-        self.about = ""
         self.at = started_at
         self.ends = ends
-        self.repeated = False
 
     def until_answered(
-        self, asking: Callable[[float], object], *, longer: float = 0.0
+        self,
+        asking: Callable[[float], object],
+        *,
+        longer: float = 0.0,
+        trouble: Trouble | None = None,
     ) -> Generator[Any, Any, Any]:
         """Ask until there is an answer; return it.
 
         Args:
             asking: Makes the step to be performed, of how long its answer may take, in seconds.
             longer: How much longer than usual an answer may take, in seconds.
+            trouble: What has come of the first attempt, where that was made before.
 
         Raises:
             LockServiceError: There was none.
@@ -140,25 +145,47 @@ class BaseCall:
         failures = brief = 0
         ends = min(self.ends, self.at + TROUBLE_SECONDS + longer)
         while True:
-            # A little is kept back, so that the clean-up ends by the deadline, too.
-            within = min(ATTEMPT_SECONDS + longer, ends - GRACE_SECONDS - self.at)
+            if trouble is None:
+                try:
+                    reply = yield asking(self.within(ends, longer))
+                except Trouble as error:
+                    trouble = error
+                else:
+                    self.at = reply.at
+                    return reply
+            self.at = trouble.at
+            failures += 1
+            brief += trouble.brief
             try:
-                reply = yield asking(max(GRACE_SECONDS, within))
-            except Trouble as trouble:
-                self.at = trouble.at
-                failures += 1
-                brief += trouble.brief
-                pause = min(RETRY_SECONDS * 2 ** min(failures - 1, 9), LONGEST_RETRY_SECONDS)
-                pause *= random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-                hopeless = self.at + pause >= ends - GRACE_SECONDS
-                if not trouble.passing or failures - brief >= self.attempts or hopeless:
-                    tries = f" (attempts: {failures})" if failures > 1 else ""
-                    raise self.error(f"{trouble.help}{tries}") from trouble.__cause__
-                self.repeated = True
-                yield from self.pause(pause)
-                continue
-            self.at = reply.at
-            return reply
+                pause = self._pause_after(trouble, failures, failures - brief, ends)
+            finally:
+                trouble = None  # its traceback would hold this frame, which holds it
+            self.repeated = True
+            yield from self.pause(pause)
+
+    def within(self, ends: float, longer: float = 0.0) -> float:
+        """How long the answer may take to a request that is sent now, in seconds.
+
+        Args:
+            ends: When the asking is to be over (:func:`fencing.clock.now`, seconds).
+            longer: As in :meth:`until_answered`.
+        """
+        # A little is kept back, so that the clean-up ends by the deadline, too.
+        return max(GRACE_SECONDS, min(ATTEMPT_SECONDS + longer, ends - GRACE_SECONDS - self.at))
+
+    def _pause_after(self, trouble: Trouble, failures: int, lasting: int, ends: float) -> float:
+        """How long to wait before the next attempt, in seconds, after so many that have failed.
+
+        Raises:
+            LockServiceError: There is none.
+        """
+        pause: float = min(RETRY_SECONDS * 2 ** min(failures - 1, 9), LONGEST_RETRY_SECONDS)
+        pause *= random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+        hopeless = self.at + pause >= ends - GRACE_SECONDS
+        if not trouble.passing or lasting >= self.attempts or hopeless:
+            tries = f" (attempts: {failures})" if failures > 1 else ""
+            raise self.error(f"{trouble.help}{tries}") from trouble.__cause__
+        return pause
 
     def pause(self, seconds: float) -> Generator[Any, Any, None]:
         """Wait for so many seconds."""

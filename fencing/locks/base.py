@@ -6,7 +6,7 @@ are the arguments and their checks, re-entry, keepalive, and what an interrupt l
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from fencing.core.acquiring_all import AsyncSeveralLocks, SeveralLocks
 from fencing.core.held import Held, enter_again, enter_again_async
@@ -28,10 +28,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from types import TracebackType
 
+    from fencing.lease import AsyncGrantor, Grantor
     from fencing.locks.outcome import Outcome
     from fencing.state import LockState
 
-__all__ = ["AsyncBaseLockService", "BaseLockService", "facts_of"]
+__all__ = ["AsyncBaseLockService", "BaseLockService", "lease_of"]
+
+LeaseT = TypeVar("LeaseT", Lease, AsyncLease)
 
 
 class BaseLockService(SeveralLocks):
@@ -229,7 +232,7 @@ class BaseLockService(SeveralLocks):
             outcome = self._ask_for(request, holder)
             if not isinstance(outcome, Grant):
                 raise not_acquired(request, outcome)  # noqa: TRY301 - decided by the service
-            lease = Lease(self, **facts_of(request, holder, outcome))
+            lease = lease_of(Lease, self, request, holder, outcome)
             self._begin(lease, request)
             if outcome.handed_for is not None:
                 keeper_of(lease).confirm(lease)
@@ -403,7 +406,7 @@ class AsyncBaseLockService(AsyncSeveralLocks):
             outcome = await self._ask_for(request, holder)
             if not isinstance(outcome, Grant):
                 raise not_acquired(request, outcome)  # noqa: TRY301 - decided by the service
-            lease = AsyncLease(self, **facts_of(request, holder, outcome))
+            lease = lease_of(AsyncLease, self, request, holder, outcome)
             self._begin(lease, request)
             if outcome.handed_for is not None:
                 keeper_of(lease).confirm(lease)
@@ -449,17 +452,24 @@ class AsyncBaseLockService(AsyncSeveralLocks):
         raise NotImplementedError
 
 
-def facts_of(request: AcquireRequest, holder: str, grant: Grant) -> dict[str, Any]:
-    """What a lease is made of, besides its lock service."""
-    return {
-        "resource": request.resource,
-        "token": grant.token,
-        "holder": grant.holder or holder,
-        "owner": request.owner_label,
-        "ttl": request.ttl,
-        "asked_at": grant.asked_at,
-        "handed_for": grant.handed_for,
-        "asked_again": grant.repeated,
-        "place": grant.place,
-        "admitted_in": grant.admitted_in,
-    }
+def lease_of(
+    kind: type[LeaseT],
+    service: Grantor | AsyncGrantor,
+    request: AcquireRequest,
+    holder: str,
+    grant: Grant,
+) -> LeaseT:
+    """What was granted, as a lease."""
+    return kind(
+        service,
+        resource=request.resource,
+        token=grant.token,
+        holder=grant.holder or holder,
+        owner=request.owner_label,
+        ttl=request.ttl,
+        asked_at=grant.asked_at,
+        handed_for=grant.handed_for,
+        asked_again=grant.repeated,
+        place=grant.place,
+        admitted_in=grant.admitted_in,
+    )

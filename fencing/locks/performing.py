@@ -21,19 +21,17 @@ StepT = TypeVar("StepT")
 
 def go_through(call: Generator[StepT, Any, T], perform: Callable[[StepT], object]) -> T:
     """Perform the steps of a call; return or raise what it does."""
-    sent: object = None
-    failure: BaseException | None = None
-    while True:
-        try:
-            step = call.send(sent) if failure is None else call.throw(failure)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]  # StopIteration has no type for it
-        finally:
-            sent = failure = None  # a traceback that holds itself would outlive the call
-        try:
-            sent = perform(step)
-        except BaseException as error:  # noqa: BLE001 - the call decides about every one
-            failure = error
+    try:
+        step = call.send(None)
+        while True:
+            try:
+                sent = perform(step)
+            except BaseException as error:  # noqa: BLE001 - the call decides about every one
+                step = call.throw(error)
+            else:
+                step = call.send(sent)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]  # StopIteration has no type for it
 
 
 async def go_through_async(

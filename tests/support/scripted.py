@@ -43,7 +43,7 @@ class _Script:
         self.ttl_left: float | None = None
         self.counter = 0
         self.calls: list[tuple[Any, ...]] = []
-        self.wishes: list[dict[str, object]] = []
+        self.wishes: list[dict[str, Any]] = []
 
     def facts(
         self,
@@ -52,8 +52,8 @@ class _Script:
         ttl: float,
         floor: int,
         owner: str | None,
-        wishes: dict[str, object],
-    ) -> dict[str, object] | None:
+        wishes: dict[str, Any],
+    ) -> dict[str, Any] | None:
         self.calls.append(("acquire", resource, floor))
         self.wishes.append(wishes)
         answer = self.tokens.popleft() if self.tokens else max(self.counter, floor) + 1

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fencing.clock import now
 from fencing.errors import FencingError, LockNotAcquiredError
 from fencing.lease import AsyncLease, Lease, new_holder
-from fencing.locks.base import AsyncBaseLockService, BaseLockService, facts_of
+from fencing.locks.base import AsyncBaseLockService, BaseLockService, lease_of
 from fencing.locks.postgres import acquiring, steps
 from fencing.locks.postgres.addresses import address_of_engine, check_source
 from fencing.locks.postgres.asking import RENEW, Ask, milliseconds
@@ -171,7 +171,7 @@ class PostgresLockService(BaseLockService):
             if isinstance(outcome, LockNotAcquiredError):
                 return outcome
             for request, holder, grant in zip(requests, holders, outcome, strict=True):
-                leases.append(Lease(self, **facts_of(request, holder, grant)))
+                leases.append(lease_of(Lease, self, request, holder, grant))
                 self._begin(leases[-1], request)
             return leases  # noqa: TRY300 - as for a single one
         except FencingError:
@@ -291,7 +291,7 @@ class AsyncPostgresLockService(AsyncBaseLockService):
             if isinstance(outcome, LockNotAcquiredError):
                 return outcome
             for request, holder, grant in zip(requests, holders, outcome, strict=True):
-                leases.append(AsyncLease(self, **facts_of(request, holder, grant)))
+                leases.append(lease_of(AsyncLease, self, request, holder, grant))
                 self._begin(leases[-1], request)
             return leases  # noqa: TRY300 - as for a single one
         except FencingError:

@@ -33,21 +33,21 @@ TOO_LATE = 3
 
 def acquire(
     request: AcquireRequest,
+    nonce: str | None = "",
     *,
     holder: str,
     started_at: float,
     durability: Durability = PLAIN,
-    nonce: str | None = "",
 ) -> Steps[Outcome]:
     """Acquire a lock, waiting for it as long as the request says.
 
     Args:
         request: What the caller asks for.
+        nonce: Of the channel that this process listens to, for those who wait; empty if it does
+            not; ``None``: others of this process are before us.
         holder: The nonce of this acquisition.
         started_at: Now (:func:`fencing.clock.now`, seconds).
         durability: What the service asks Redis to keep.
-        nonce: Of the channel that this process listens to, for those who wait; empty if it does
-            not; ``None``: others of this process are before us.
 
     Returns:
         A grant that is trusted at the time of its answer, or who held the lock at the deadline.
@@ -73,26 +73,27 @@ def give_up(request: AcquireRequest, holder: str, *, started_at: float) -> Steps
 class _Acquiring:
     """An acquisition on its way: what may be left of it in Redis, and what it knows."""
 
+    nonce = ""
+    record: tuple[str, ...] = ()
+    place: tuple[str, ...] = ()
+    belief: Belief | None = None
+    maybe_ours = False
+    too_late = 0
+
     def __init__(
         self, request: AcquireRequest, holder: str, started_at: float, durability: Durability
     ) -> None:
         self.request = request
         self.holder = holder
         self.started_at = started_at
-        self.deadline = started_at + request.patience
-        patience = request.patience or NO_WAIT_SECONDS
-        self.call = Call(
-            request.resource, started_at, ends=started_at + patience, durability=durability
-        )
-        if request.patience:
+        patience = request.patience
+        self.deadline = started_at + patience
+        ends = started_at + (patience or NO_WAIT_SECONDS)
+        self.call = Call(request.resource, started_at, ends=ends)
+        self.call.durability = durability
+        if patience:
             self.call.attempts = math.inf
         self.wishes = milliseconds(request.ttl), str(request.floor), label_of(request)
-        self.nonce = ""
-        self.record: tuple[str, ...] = ()
-        self.place: tuple[str, ...] = ()
-        self.belief: Belief | None = None
-        self.maybe_ours = False
-        self.too_late = 0
         # Whether a message is not enough: replicas are waited for by asking only; and under a
         # guard, where admission takes longer than to ask, a lease is to last from the beginning.
         self.must_ask = durability.guarded or durability.replicas > 0

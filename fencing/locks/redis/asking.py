@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fencing.locks.asking import BaseCall, Pause, Trouble
@@ -136,28 +137,38 @@ class Call(BaseCall):
         durability: What every request of it asks Redis to keep.
     """
 
-    def __init__(
-        self, resource: str, started_at: float, *, ends: float, durability: Durability = PLAIN
-    ) -> None:
-        super().__init__(resource, started_at, ends=ends)
-        self.to: tuple[str, ...] | int | None = None
-        self.durability = durability
+    to: tuple[str, ...] | int | None = None
+    durability: Durability = PLAIN
 
     def ask(self, script: Script, *arguments: str) -> Steps[tuple[Reply, list[str]]]:
         """Ask until there is an answer; return it, and its facts after the echoed holder."""
+        reply: Reply
+        if self.durability.replicas:
+            reply = yield from self._acknowledged(script, arguments)
+        else:
+            try:
+                reply = yield Ask(script, arguments, self.within(self.ends), to=self.to)
+            except Trouble as trouble:
+                again = partial(Ask, script, arguments, to=self.to)
+                reply = yield from self.until_answered(again, trouble=trouble)
+            else:
+                self.at = reply.at
+        self.check_echo(reply, arguments[0])
+        return reply, reply.answer[2:]
+
+    def _acknowledged(self, script: Script, arguments: tuple[str, ...]) -> Steps[Reply]:
+        """Ask until there is an answer and the replicas that are waited for."""
         durability = self.durability
 
         def asking(within: float) -> Ask:
             return Ask(script, arguments, within, to=self.to, wait=durability.wait_within(within))
 
-        for_replicas = durability.replica_timeout if durability.replicas else 0.0
-        reply: Reply = yield from self.until_answered(asking, longer=for_replicas)
-        self.check_echo(reply, arguments[0])
-        return reply, reply.answer[2:]
+        reply: Reply = yield from self.until_answered(asking, longer=durability.replica_timeout)
+        return reply
 
     def check_echo(self, reply: Reply, holder: str) -> None:
         """Raise unless the answer is to our own question: it carries the holder who asked."""
-        if len(reply.answer) < 2 or reply.answer[1] != holder:  # noqa: PLR2004 - word and holder
+        if reply.answer[1:2] != [holder]:
             raise self.nonsense(reply)
 
     def require_acknowledged(self, reply: Reply, what: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fencing.cancelling import heeding
@@ -66,7 +67,8 @@ class Performer:
 
     def perform(self, call: Steps[T], resource: str) -> T:
         """Perform the steps of a call on a resource; return or raise what it does."""
-        return self._go_through(call, keys_of(self._namespace, resource), None)
+        keys = keys_of(self._namespace, resource)
+        return go_through(call, partial(self._perform, keys, None))
 
     def perform_waiting(
         self, call: Callable[[str | None], Steps[T]], resource: str, holder: str, *, in_line: bool
@@ -83,7 +85,8 @@ class Performer:
         waiter = self._waiters.waiter(resource, keys[0], holder)
         try:
             try:
-                return self._go_through(call(waiter.enter(in_line=in_line)), keys, waiter)
+                perform = partial(self._perform, keys, waiter)
+                return go_through(call(waiter.enter(in_line=in_line)), perform)
             except BaseException as error:
                 waiter.give_up(error)
                 raise
@@ -92,14 +95,6 @@ class Performer:
         finally:
             if not waiter.has_left:  # an interrupt came before the first line of the other one
                 waiter.leave()
-
-    def _go_through(self, call: Steps[T], keys: tuple[bytes, ...], waiter: Waiter | None) -> T:
-        def perform(step: Step) -> object:
-            if isinstance(step, _PLAIN):
-                return self._perform(step, keys)
-            return None if waiter is None else waiter.perform(step)
-
-        return go_through(call, perform)
 
     def perform_together(
         self, asks: Sequence[tuple[str, Ask]], within: float, wait: Wait | None = None
@@ -121,7 +116,9 @@ class Performer:
 
     def release(self, lease: BaseLease) -> None:
         """Give a lease back, as :func:`fencing.locks.redis.steps.release` does."""
-        if why := self.perform(steps.release(lease, started_at=now()), lease.resource):
+        keys = keys_of(self._namespace, lease.resource)
+        call = steps.release(lease, started_at=now())
+        if why := go_through(call, partial(self._perform, keys, None)):
             self._waiters.note_silence(why)
 
     def release_many(self, leases: Sequence[BaseLease]) -> list[FencingError | None]:
@@ -157,18 +154,27 @@ class Performer:
         call = Call(resource, now(), ends=now() + CLEAN_UP_SECONDS)
         self.perform(call.clean_up(holder), resource)
 
-    def _perform(self, step: Ask | Pause, keys: tuple[bytes, ...]) -> Reply | float:
-        if isinstance(step, Pause):
-            time.sleep(step.seconds)
-            return now()
+    def _perform(self, keys: tuple[bytes, ...], waiter: Waiter | None, step: Step) -> object:
+        if not isinstance(step, Ask):
+            if isinstance(step, Pause):
+                time.sleep(step.seconds)
+                return now()
+            return None if waiter is None else waiter.perform(step)
         asked_at = now()
+        acknowledged = 0
         try:
-            answer, acknowledged = self._answer(step, keys, asked_at + step.within)
+            if step.to is None and step.wait is None:
+                keys = keys[: step.script.keys]
+                end = asked_at + step.within
+                answer = self._sibling.run(step.script, keys, _encoded(step), end)
+            else:
+                answer, acknowledged = self._answer(step, keys, asked_at + step.within)
         except REDIS_ERRORS as error:
             raise trouble_of(error, at=now()) from error
         return Reply(texts_in(answer), asked_at, now(), acknowledged)
 
     def _answer(self, step: Ask, keys: tuple[bytes, ...], end: float) -> tuple[object, int]:
+        """What is answered where it is not one script on the one resource alone."""
         arguments = _encoded(step)
         if isinstance(step.to, int):
             answer = self._sibling.run_on(step.to, step.script, arguments, end)
@@ -326,12 +332,13 @@ def _came(answers: Sequence[Any], asked_at: float, *, waited: bool) -> list[Repl
 
 def _encoded(step: Ask) -> list[bytes]:
     # Bytes, because a client encodes a ``str`` in whatever encoding it was configured with.
-    return [argument.encode() for argument in step.arguments]
+    return list(map(str.encode, step.arguments))
 
 
 def texts_in(answer: object) -> list[str]:
     """An answer as a list of texts, whatever it is; the core judges it."""
     facts = answer if isinstance(answer, list) else [answer]
-    return [
-        fact.decode(errors="replace") if isinstance(fact, bytes) else str(fact) for fact in facts
-    ]
+    try:
+        return list(map(bytes.decode, facts))
+    except (TypeError, UnicodeDecodeError):  # not what our scripts answer
+        return [str(f, "utf-8", "replace") if isinstance(f, bytes) else str(f) for f in facts]

@@ -14,12 +14,13 @@ performs it.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from fencing.clock import now
 from fencing.errors import FencingError, LockNotAcquiredError
 from fencing.lease import AsyncLease, Lease, new_holder
-from fencing.locks.base import AsyncBaseLockService, BaseLockService, facts_of
+from fencing.locks.base import AsyncBaseLockService, BaseLockService, lease_of
 from fencing.locks.performing import see_through
 from fencing.locks.redis import acquiring, looking, steps, together
 from fencing.locks.redis.addresses import async_client_at, client_at
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fencing.locks.outcome import Outcome
-    from fencing.locks.redis.asking import Steps
     from fencing.locks.redis.clients import AnyAsyncClient, AnyClient
     from fencing.request import AcquireRequest
     from fencing.verification import ServiceVerification
@@ -224,7 +224,7 @@ class RedisLockService(Administration, BaseLockService):
             if isinstance(outcome, LockNotAcquiredError):
                 return outcome
             for request, holder, grant in zip(requests, holders, outcome, strict=True):
-                leases.append(Lease(self, **facts_of(request, holder, grant)))
+                leases.append(lease_of(Lease, self, request, holder, grant))
                 self._begin(leases[-1], request)
             return leases  # noqa: TRY300 - as for a single one
         except FencingError:
@@ -241,17 +241,13 @@ class RedisLockService(Administration, BaseLockService):
         self._redis.perform(acquiring.give_up(request, holder, started_at=now()), request.resource)
 
     def _ask_for(self, request: AcquireRequest, holder: str) -> Outcome:
-        started_at = now()
-
-        def call(nonce: str | None = "") -> Steps[Outcome]:
-            return acquiring.acquire(
-                request,
-                holder=holder,
-                started_at=started_at,
-                durability=self._durability,
-                nonce=nonce,
-            )
-
+        call = partial(
+            acquiring.acquire,
+            request,
+            holder=holder,
+            started_at=now(),
+            durability=self._durability,
+        )
         if request.patience > 0:
             return self._redis.perform_waiting(
                 call, request.resource, holder, in_line=not request.fair
@@ -375,7 +371,7 @@ class AsyncRedisLockService(AsyncAdministration, AsyncBaseLockService):
             if isinstance(outcome, LockNotAcquiredError):
                 return outcome
             for request, holder, grant in zip(requests, holders, outcome, strict=True):
-                leases.append(AsyncLease(self, **facts_of(request, holder, grant)))
+                leases.append(lease_of(AsyncLease, self, request, holder, grant))
                 self._begin(leases[-1], request)
             return leases  # noqa: TRY300 - as for a single one
         except FencingError:
@@ -394,17 +390,13 @@ class AsyncRedisLockService(AsyncAdministration, AsyncBaseLockService):
         )
 
     async def _ask_for(self, request: AcquireRequest, holder: str) -> Outcome:
-        started_at = now()
-
-        def call(nonce: str | None = "") -> Steps[Outcome]:
-            return acquiring.acquire(
-                request,
-                holder=holder,
-                started_at=started_at,
-                durability=self._durability,
-                nonce=nonce,
-            )
-
+        call = partial(
+            acquiring.acquire,
+            request,
+            holder=holder,
+            started_at=now(),
+            durability=self._durability,
+        )
         if request.patience > 0:
             return await self._redis.perform_waiting(
                 call, request.resource, holder, in_line=not request.fair

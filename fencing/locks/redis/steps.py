@@ -43,7 +43,8 @@ def renew(
         LeaseExpiredError: Redis has extended it, but answered after that, too, had run out.
         LockServiceError: Redis could not be asked; the lease is as it was.
     """
-    call = Call(lease.resource, started_at, ends=lease.trusted_until, durability=durability)
+    call = Call(lease.resource, started_at, ends=lease.trusted_until)
+    call.durability = durability
     token = lease.token
     reply, _ = yield from call.ask(RENEW, *renewal_of(lease, ttl, durability))
     _judge_renewal(call, lease, ttl, reply, token)
@@ -74,7 +75,8 @@ def judge_renewal(
     Returns:
         The error that :func:`renew` would raise; ``None``: it is renewed.
     """
-    call = Call(lease.resource, came.at, ends=lease.trusted_until, durability=durability)
+    call = Call(lease.resource, came.at, ends=lease.trusted_until)
+    call.durability = durability
     if isinstance(came, Trouble):
         return call.error(came.help)
     try:
@@ -203,7 +205,8 @@ def raise_token(
         LockServiceError: Redis could not be asked, or its counter cannot go that high.
     """
     lease.note_token(lease.token)  # changes nothing, and refuses an admitted lease
-    call = Call(lease.resource, started_at, ends=lease.trusted_until, durability=durability)
+    call = Call(lease.resource, started_at, ends=lease.trusted_until)
+    call.durability = durability
     lease.raising = True  # renewals that are on their way carry the old one
     try:
         reply, facts = yield from call.ask(RAISE, lease.holder, str(floor))

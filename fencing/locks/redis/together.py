@@ -54,7 +54,8 @@ def acquire_all(
     names = [request.resource for request in requests]
     deadline = started_at + first.patience
     ends = deadline if first.patience > 0 else started_at + NO_WAIT_SECONDS
-    call = Call(first.resource, started_at, ends=ends, durability=durability)
+    call = Call(first.resource, started_at, ends=ends)
+    call.durability = durability
     call.to = tuple(names)
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     call.about = f", resources {', '.join(map(repr, names[:_NAMED]))}{more}"

@@ -30,15 +30,17 @@ class Waiter:
         has_left: Whether it does not wait any more.
     """
 
+    # What every waiter begins with is its class's: most get the lock at once.
+    _subscriber: Any = None
+    _listens = False
+    has_left = False
+
     def __init__(self, waiters: Waiters, resource: str, key: bytes, holder: str) -> None:
         self._waiters = waiters
         self._resource = resource
         self._key = key
         self._holder = holder
         self._box: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self._subscriber: Any = None
-        self._listens = False
-        self.has_left = False
 
     def enter(self, *, in_line: bool) -> str | None:
         """Begin to wait; return what to register with, empty if there is nothing yet.
@@ -48,7 +50,7 @@ class Waiter:
         with self._waiters.lock:
             if in_line and not self._waiters.lines.join(self._resource, self._box):
                 return None
-        return self._attend(start=False)
+        return self._attend(start=False) if self._waiters.listens else ""
 
     def perform(self, step: Waiting) -> Signal:
         """Perform a step of waiting."""
@@ -132,15 +134,16 @@ class Waiter:
 class AsyncWaiter:
     """:class:`Waiter` for asyncio."""
 
+    _subscriber: Any = None
+    _listens = False
+    has_left = False
+
     def __init__(self, waiters: AsyncWaiters, resource: str, key: bytes, holder: str) -> None:
         self._waiters = waiters
         self._resource = resource
         self._key = key
         self._holder = holder
         self._box = AsyncBox()
-        self._subscriber: Any = None
-        self._listens = False
-        self.has_left = False
 
     def enter(self, *, in_line: bool) -> str | None:
         """See :meth:`Waiter.enter`."""
