@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Bell", "Lines", "Told", "Wire", "readable"]
+__all__ = ["Bell", "Between", "Lines", "Told", "Transport", "Wire", "readable"]
 
 # Without a type: a socket, or with TLS one of ssl's, which a Python without OpenSSL does not have;
-# and asyncio's protocol of streams, of which a transport only says that it is some protocol.
+# and a transport, which says of asyncio's protocol of streams only that it is some protocol.
 Socket: TypeAlias = Any
-StreamProtocol: TypeAlias = Any
+Transport: TypeAlias = Any
 
 CHUNK = 4096
 """How much is read at once, in bytes: some forty messages."""
@@ -156,22 +156,57 @@ def readable(seconds: float, *sockets: Socket | Bell) -> None:
     watch.poll(seconds * 1000)
 
 
-class Told(asyncio.Protocol):
+class Between(asyncio.Protocol):
+    """Stands between a transport and the protocol that redis-py waits by, and closes it by.
+
+    Args:
+        transport: Of a connection of redis-py.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._before = transport.get_protocol()
+        transport.set_protocol(self)
+
+    def eof_received(self) -> bool | None:
+        """See `asyncio.Protocol`."""
+        self._end(None)
+        stays: bool | None = self._before.eof_received()
+        return stays
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self._end(exc)
+        self._before.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._before.pause_writing()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._before.resume_writing()
+
+    def _end(self, error: Exception | None) -> None:
+        """Nothing comes any more; to be called as often as one likes."""
+        raise NotImplementedError
+
+
+class Told(Between):
     """Tells what comes on a transport.
 
     Args:
-        before: The protocol that the transport had: redis-py still waits by it, and closes it.
+        transport: As in `Between`.
         hear: Called with what has come; what it raises is the end.
 
     Attributes:
         over: Done when nothing comes any more.
     """
 
-    def __init__(self, before: StreamProtocol, hear: Callable[[Lines], None]) -> None:
-        self._before = before
+    def __init__(self, transport: Transport, hear: Callable[[Lines], None]) -> None:
         self._lines = Lines()
         self._hear = hear
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        super().__init__(transport)
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
@@ -183,25 +218,6 @@ class Told(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001 - asyncio would only log it; the task that waits raises it
             self.over.set_exception(error)
 
-    def eof_received(self) -> bool | None:
-        """See `asyncio.Protocol`."""
-        self._end()
-        stays: bool | None = self._before.eof_received()
-        return stays
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
-        self._end()
-        self._before.connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        """See `asyncio.Protocol`."""
-        self._before.pause_writing()
-
-    def resume_writing(self) -> None:
-        """See `asyncio.Protocol`."""
-        self._before.resume_writing()
-
-    def _end(self) -> None:
+    def _end(self, error: Exception | None) -> None:  # noqa: ARG002 - whatever it was
         if not self.over.done():
             self.over.set_result(None)

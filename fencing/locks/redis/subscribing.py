@@ -306,9 +306,7 @@ class AsyncSubscriber(_Subscriber[BoxT]):
 
     async def _listen(self) -> None:
         # Before anything can be said there, so that nothing is where it was read from before.
-        transport = self._connection._writer.transport  # noqa: SLF001 - redis-py has no public way to it
-        told = Told(transport.get_protocol(), self._hear)
-        transport.set_protocol(told)
+        told = Told(self._connection._writer.transport, self._hear)  # noqa: SLF001 - redis-py has no public way to it
         await self._connection.send_command("SUBSCRIBE", self._channel, check_health=False)
         while not told.over.done():
             await asyncio.wait({told.over}, timeout=max(0.0, self._due - now()))
