@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import select
 from contextvars import ContextVar
@@ -12,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import redis
 from redis.exceptions import AskError, ClusterDownError, MovedError, TryAgainError
 
+from fencing.cancelling import heeding
 from fencing.clock import now
+from fencing.locks.redis.conversing import Conversation
 from fencing.locks.redis.resp import MISSING, Answers
 from fencing.locks.redis.sockets import READ_BYTES, bounded_socket
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from fencing.locks.redis.sockets import BoundedSocket
 
@@ -222,27 +225,39 @@ class _Bounded:
 
 
 class _AsyncBounded:
-    """Mixed into an asyncio connection class, whose caller bounds a call by `asyncio.timeout`.
+    """`_Bounded` for asyncio; but whoever connects bounds that, by `asyncio.timeout`.
 
     Attributes:
+        until: When the call must be over that has this connection to itself.
         is_wanted: See `_Bounded`.
     """
 
     is_wanted = True
+    socket_timeout: float | None
     health_check_interval: float
     is_connected: bool
     _answers: Answers
+    _conversation: Conversation
     _watch: Any = None
     _parser: Any
-    _reader: Any
     _writer: Any
+
+    @property
+    def until(self) -> float:
+        """See above."""
+        return self._conversation.until
+
+    @until.setter
+    def until(self, end: float) -> None:
+        self._conversation.until = end
 
     async def connect(self) -> None:
         if self.is_connected:
             return
         try:
-            await super().connect()  # type: ignore[misc]  # a mixin: only `async_bounded` adds a base that has it
+            await heeding(super().connect())  # type: ignore[misc]  # a mixin: only `async_bounded` adds a base that has it
             self._answers = Answers(_errors_as(self._parser.parse_error))
+            self._conversation = Conversation(self._writer.transport, self._answers)
             # Under TLS there may be something to read that is no answer, and the loop finds out.
             tls = self._writer.get_extra_info("ssl_object") is not None
             self._watch = None if tls else _watch(self._writer.get_extra_info("socket").fileno())
@@ -259,7 +274,7 @@ class _AsyncBounded:
         """Whether nothing has come since the last answer, such as the connection's end."""
         if not self.is_connected:
             return True
-        if self._answers.unread or self._reader.at_eof() or self._writer.transport.is_closing():
+        if self._answers.unread or self._conversation.is_over():
             return False
         # What the event loop has not come to yet.
         return self._watch is None or not self._watch.poll(0)
@@ -268,15 +283,29 @@ class _AsyncBounded:
         self.is_wanted = True
         await super().disconnect(*args, **kwargs)  # type: ignore[misc]  # likewise
 
-    async def send(self, data: bytes) -> None:
-        """See `_Bounded.send`."""
+    def limit(self, end: float) -> float:
+        """Have a call be over by ``end``, and by the client's time-out; return when that is."""
+        at = now()
+        if at >= end:
+            raise redis.TimeoutError("the call's time is up")
+        longest = self.socket_timeout  # for one answer
+        until = end if longest is None or end - at < longest else at + longest
+        self._conversation.until = until
+        return until
+
+    def ask(self, data: bytes) -> Awaitable[Any]:
+        """Send packed requests, and return the answer to the first of them; see `answer`."""
         if self.health_check_interval:
-            await self.check_health()  # type: ignore[attr-defined]  # likewise
-        try:
-            self._writer.write(data)
-            await self._writer.drain()
-        except OSError as error:
-            raise _lost(error) from error
+            return self._ask_in_health(data)
+        self._conversation.say(data)
+        return self.answer()
+
+    async def _ask_in_health(self, data: bytes) -> Any:
+        self._conversation.pause()
+        async with asyncio.timeout(max(0.0, self.until - now())):
+            await heeding(self.check_health())  # type: ignore[attr-defined]  # likewise
+        self._conversation.say(data)
+        return await self.answer()
 
     def skip(self) -> None:
         """See `_Bounded.skip`."""
@@ -286,12 +315,9 @@ class _AsyncBounded:
         """See `_Bounded.answer`."""
         while (answer := self._answers.next()) is MISSING:
             try:
-                came = await self._reader.read(READ_BYTES)
+                await self._conversation.more()
             except OSError as error:
                 raise _lost(error) from error
-            if not came:
-                raise redis.ConnectionError(_CLOSED)
-            self._answers.feed(came)
         return answer
 
 

@@ -9,9 +9,9 @@ pool of their own that opens one when it is needed and never more than ``max_con
 
 * that nothing is retried by redis-py: :mod:`fencing.locks.redis.steps` decides that;
 * that each call ends by a moment of its own, connecting and handshake included. In asyncio a
-  time-out around the call does it. Without, each operation on the socket is given the time that
-  is left; only the look-up of a host name cannot be cut short, and a host with several addresses
-  is given that time for each;
+  time-out around connecting does it, and for answers a timer of the connection. Without, each
+  operation on the socket is given the time that is left; only the look-up of a host name cannot be
+  cut short, and a host with several addresses is given that time for each;
 * that answers come as bytes, whatever the client decodes;
 * that a caller who finds all connections in use waits for one until the call's end.
 """
@@ -35,7 +35,7 @@ from fencing.locks.redis.direct import AsyncDirect, Direct
 from fencing.service import FOR_ADDRESS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
 
     from fencing.locks.redis.durability import Durability
     from fencing.locks.redis.scripts import Script
@@ -165,11 +165,11 @@ class AsyncSibling:
         else:
             self._way = AsyncClustered(client)
 
-    async def run(
+    def run(
         self, script: Script, keys: tuple[bytes, ...], args: list[bytes], end: float
-    ) -> Any:
+    ) -> Coroutine[Any, Any, Any]:
         """See `Sibling.run`."""
-        return await self._way.run(script, keys, args, end)
+        return self._way.run(script, keys, args, end)
 
     async def run_on(self, number: int, script: Script, args: list[bytes], end: float) -> Any:
         """See `Sibling.run_on`."""

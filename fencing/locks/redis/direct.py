@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import redis
 from redis.exceptions import NoScriptError, ReadOnlyError, ResponseError
 
+from fencing.cancelling import heeding
 from fencing.clock import now
 from fencing.locks.redis.bounded import call_end
 from fencing.locks.redis.connections import (
@@ -275,15 +276,15 @@ class AsyncDirect(_OnOneRedis):
         connection = self._stack.take_ready() or await self._stack.take(end)
         in_step = False
         try:
-            async with asyncio.timeout(_left(connection, end)):
-                behind = script.tells and not asking
-                data = (packed_behind if behind else packed)((script, keys, args))
-                if behind:
-                    connection.skip()
-                answer = await self._first_answer(connection, data, meanwhile, asking=asking)
-                if isinstance(answer, NoScriptError):
-                    data = packed((script, keys, args), by_text=True)
-                    answer = await self._answer(connection, data, asking=asking)
+            until = connection.limit(end)
+            behind = script.tells and not asking
+            data = (packed_behind if behind else packed)((script, keys, args))
+            if behind:
+                connection.skip()
+            answer = await self._first_answer(connection, data, until, meanwhile, asking=asking)
+            if isinstance(answer, NoScriptError):
+                data = packed((script, keys, args), by_text=True)
+                answer = await self._answer(connection, data, asking=asking)
             in_step = _leads_on(answer)
         finally:
             await self._end(connection, in_step=in_step)
@@ -296,8 +297,8 @@ class AsyncDirect(_OnOneRedis):
         connection = self._stack.take_ready() or await self._stack.take(end)
         in_step = False
         try:
-            async with asyncio.timeout(_left(connection, end)):
-                answer = await self._answer(connection, packed_words(*words), asking=False)
+            connection.limit(end)
+            answer = await self._answer(connection, packed_words(*words), asking=False)
             in_step = _leads_on(answer)
         finally:
             await self._end(connection, in_step=in_step)
@@ -305,37 +306,47 @@ class AsyncDirect(_OnOneRedis):
             raise answer
         return answer
 
-    async def _first_answer(
+    def _first_answer(
         self,
         connection: Any,
         data: bytes,
+        until: float,
         meanwhile: Callable[[Any], Awaitable[None]] | None,
         *,
         asking: bool,
-    ) -> Any:
+    ) -> Awaitable[Any]:
         meanwhile = meanwhile or (self._ask_sentinels if self._follows_sentinel else None)
         if meanwhile is None or asking or not _is_patient(connection):
-            return await self._answer(connection, data, asking=asking)
+            return self._answer(connection, data, asking=asking)
+        return self._answer_looking(connection, data, until, meanwhile)
+
+    @staticmethod
+    async def _answer_looking(
+        connection: Any, data: bytes, until: float, meanwhile: Callable[[Any], Awaitable[None]]
+    ) -> Any:
+        connection.until = min(until, now() + SILENT_SECONDS)
         try:
-            async with asyncio.timeout(SILENT_SECONDS):
-                return await self._answer(connection, data, asking=False)
-        except TimeoutError:
+            return await connection.ask(data)
+        except (TimeoutError, redis.TimeoutError):
+            if now() >= until:
+                raise
+        finally:
+            connection.until = until
+        async with asyncio.timeout(until - now()):
             await meanwhile(connection)
-            return await connection.answer()
+        return await connection.answer()
 
     async def _ask_sentinels(self, connection: Any) -> None:
         try:
-            place = await self._made.connection_pool.get_master_address()
+            place = await heeding(self._made.connection_pool.get_master_address())
         except REDIS_ERRORS:
             return
         self._check_place(connection, place)
 
     @staticmethod
-    async def _answer(connection: Any, data: bytes, *, asking: bool) -> Any:
-        await connection.send(ASKING + data if asking else data)
-        permitted = await connection.answer() if asking else None
-        answer = await connection.answer()
-        return permitted if isinstance(permitted, Exception) else answer
+    def _answer(connection: Any, data: bytes, *, asking: bool) -> Awaitable[Any]:
+        answer: Awaitable[Any] = connection.ask(ASKING + data if asking else data)
+        return _permitted(connection, answer) if asking else answer
 
     async def run_acknowledged(
         self,
@@ -350,14 +361,14 @@ class AsyncDirect(_OnOneRedis):
         connection = self._stack.take_ready() or await self._stack.take(end)
         in_step = False
         try:
-            async with asyncio.timeout(_left(connection, end)):
-                data = packed_acknowledged(request, wait)
-                answer = await self._first_answer(connection, data, meanwhile, asking=asking)
+            until = connection.limit(end)
+            data = packed_acknowledged(request, wait)
+            answer = await self._first_answer(connection, data, until, meanwhile, asking=asking)
+            acknowledged = await connection.answer()
+            if isinstance(answer, NoScriptError):
+                data = packed_acknowledged(request, wait, by_text=True)
+                answer = await self._answer(connection, data, asking=asking)
                 acknowledged = await connection.answer()
-                if isinstance(answer, NoScriptError):
-                    data = packed_acknowledged(request, wait, by_text=True)
-                    answer = await self._answer(connection, data, asking=asking)
-                    acknowledged = await connection.answer()
             in_step = _leads_on(answer) and _leads_on(acknowledged)
         finally:
             await self._end(connection, in_step=in_step)
@@ -378,11 +389,11 @@ class AsyncDirect(_OnOneRedis):
         connection = await self._stack.take(end)
         in_step = False
         try:
-            for data, places in pipeline.chunks():
-                async with asyncio.timeout(_left(connection, end)):
-                    await connection.send(data)
-                    for place in places:
-                        pipeline.answers[place] = await connection.answer()
+            for data, (first, *others) in pipeline.chunks():
+                connection.limit(end)
+                pipeline.answers[first] = await connection.ask(data)
+                for place in others:
+                    pipeline.answers[place] = await connection.answer()
             in_step = all(map(_leads_on, pipeline.answers))
         finally:
             await self._end(connection, in_step=in_step)
@@ -407,6 +418,13 @@ class AsyncDirect(_OnOneRedis):
             await close_idle(pool)
 
 
+async def _permitted(connection: Any, permission: Awaitable[Any]) -> Any:
+    """The answer behind a node's permission to ask it this once; what is wrong with that, if so."""
+    permitted = await permission
+    answer = await connection.answer()
+    return permitted if isinstance(permitted, Exception) else answer
+
+
 def _is_patient(connection: Any) -> bool:
     """Whether a connection waits so long for an answer that there is time to look."""
     longest: float | None = connection.socket_timeout
@@ -425,11 +443,3 @@ def _is_read_only(answer: Any) -> bool:
     return isinstance(answer, ReadOnlyError) or (
         isinstance(answer, ResponseError) and "-READONLY " in str(answer)
     )
-
-
-def _left(connection: Any, end: float) -> float:
-    left = end - now()
-    if left <= 0:
-        raise redis.TimeoutError("the call's time is up")
-    longest: float | None = connection.socket_timeout  # for one answer
-    return left if longest is None or left < longest else longest

@@ -11,7 +11,6 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fencing.cancelling import heeding
 from fencing.clock import now
 from fencing.errors import FencingError
 from fencing.locks.asking import ATTEMPT_SECONDS, CLEAN_UP_SECONDS, Pause, Trouble
@@ -24,7 +23,7 @@ from fencing.locks.redis.scripts import RELEASE, keys_of, keys_of_all
 from fencing.locks.redis.trouble import REDIS_ERRORS, trouble_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from fencing.lease import BaseLease
     from fencing.locks.redis.asking import Step, Steps
@@ -207,9 +206,9 @@ class AsyncPerformer:
         await self._waiters.aclose()
         await self._sibling.aclose()
 
-    async def perform(self, call: Steps[T], resource: str) -> T:
+    def perform(self, call: Steps[T], resource: str) -> Coroutine[Any, Any, T]:
         """See :meth:`Performer.perform`."""
-        return await self._go_through(call, keys_of(self._namespace, resource), None)
+        return self._go_through(call, keys_of(self._namespace, resource), None)
 
     async def perform_waiting(
         self, call: Callable[[str | None], Steps[T]], resource: str, holder: str, *, in_line: bool
@@ -229,16 +228,17 @@ class AsyncPerformer:
             if not waiter.has_left:  # an interrupt came before the first line of the other one
                 waiter.leave()
 
-    async def _go_through(
+    # Here and below, no more coroutines than needed: each is dearer than a plain call.
+    def _go_through(
         self, call: Steps[T], keys: tuple[bytes, ...], waiter: AsyncWaiter | None
-    ) -> T:
-        async def perform(step: Step) -> object:
-            if not isinstance(step, _PLAIN):
-                return None if waiter is None else await waiter.perform(step)
-            work = self._perform(step, keys)
-            return await (see_through(work) if step.see_through else work)
+    ) -> Coroutine[Any, Any, T]:
+        def perform(step: Step) -> Awaitable[object]:
+            if isinstance(step, _PLAIN):
+                work = self._perform(step, keys)
+                return see_through(work) if step.see_through else work
+            return _nothing() if waiter is None else waiter.perform(step)
 
-        return await go_through_async(call, perform)
+        return go_through_async(call, perform)
 
     async def perform_together(
         self, asks: Sequence[tuple[str, Ask]], within: float, wait: Wait | None = None
@@ -249,7 +249,7 @@ class AsyncPerformer:
             (ask.script, keys_of(self._namespace, resource)[: ask.script.keys], _encoded(ask))
             for resource, ask in asks
         ]
-        came = await heeding(self._sibling.run_many(requests, asked_at + within, wait))
+        came = await self._sibling.run_many(requests, asked_at + within, wait)
         return _came(came, asked_at, waited=wait is not None)
 
     async def release(self, lease: BaseLease) -> None:
@@ -292,7 +292,7 @@ class AsyncPerformer:
             return now()
         asked_at = now()
         try:
-            answer, acknowledged = await heeding(self._answer(step, keys, asked_at + step.within))
+            answer, acknowledged = await self._answer(step, keys, asked_at + step.within)
         except REDIS_ERRORS as error:
             raise trouble_of(error, at=now()) from error
         return Reply(texts_in(answer), asked_at, now(), acknowledged)
@@ -310,6 +310,10 @@ class AsyncPerformer:
             request = (step.script, keys, arguments)
             return await self._sibling.run_acknowledged(request, step.wait, end)
         return await self._sibling.run(step.script, keys, arguments, end), 0
+
+
+async def _nothing() -> None:
+    pass
 
 
 def _groups(resources: Sequence[str], *, spans: bool) -> list[list[str]]:
