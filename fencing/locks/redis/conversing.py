@@ -2,8 +2,8 @@
 
 redis-py connects, greets and looks after the connection's health by asyncio's streams, as always.
 Between those this takes what comes as soon as the event loop has it, and wakes the task that waits:
-a stream's reader, and an ``asyncio.timeout`` around each request, do the same for a fifth of all
-that a lock costs the processor.
+a stream's reader, and an ``asyncio.timeout`` around each request, do the same for a seventh
+of all that a lock costs the processor.
 
 A time limit is a number, as long as it is kept: each connection has one timer, which goes off once
 in a while, to find that there is nothing to end. Nor does anybody wait for the transport's buffer:
