@@ -17,7 +17,7 @@ from fencing.cancelling import heeding
 from fencing.clock import now
 from fencing.locks.redis.conversing import Conversation
 from fencing.locks.redis.resp import MISSING, Answers
-from fencing.locks.redis.sockets import READ_BYTES, bounded_socket
+from fencing.locks.redis.sockets import bounded_socket
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
