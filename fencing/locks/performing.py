@@ -8,15 +8,38 @@ back in, so that it is the call that decides about clean-up.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Generator
 
-__all__ = ["go_through", "go_through_async", "see_through"]
+__all__ = [
+    "Prompt", "go_through", "go_through_async", "perform_promptly", "perform_promptly_async",
+    "see_through",
+]  # fmt: skip
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 StepT = TypeVar("StepT")
+
+
+class Prompt(Protocol[T_co]):
+    """A call that is nearly always over with what comes of its first step.
+
+    A generator, that would be thrown away at once, takes longer than all that it would decide.
+    """
+
+    def begin(self) -> Any:  # noqa: ANN401 - a step of the lock service
+        """The first step."""
+
+    def settle(self, came: Any) -> T_co | None:  # noqa: ANN401 - what is sent back for it
+        """What the call returns; ``None`` where there is more to it.
+
+        What it raises is taken for what came of the first step.
+        """
+
+    def go_on(self, came: Any) -> Generator[Any, Any, T_co]:  # noqa: ANN401 - or an exception
+        """All else, after what has come of the first step."""
 
 
 def go_through(call: Generator[StepT, Any, T], perform: Callable[[StepT], object]) -> T:
@@ -51,6 +74,28 @@ async def go_through_async(
             sent = await perform(step)
         except BaseException as error:  # noqa: BLE001 - the call decides about every one
             failure = error
+
+
+def perform_promptly(call: Prompt[T], perform: Callable[[Any], object]) -> T:
+    """Perform a call; return or raise what it does."""
+    try:
+        came = perform(call.begin())
+        if (outcome := call.settle(came)) is not None:
+            return outcome
+    except BaseException as error:  # noqa: BLE001 - as above
+        return go_through(call.go_on(error), perform)
+    return go_through(call.go_on(came), perform)
+
+
+async def perform_promptly_async(call: Prompt[T], perform: Callable[[Any], Awaitable[object]]) -> T:
+    """:func:`perform_promptly` for asyncio."""
+    try:
+        came = await perform(call.begin())
+        if (outcome := call.settle(came)) is not None:
+            return outcome
+    except BaseException as error:  # noqa: BLE001 - as above
+        return await go_through_async(call.go_on(error), perform)
+    return await go_through_async(call.go_on(came), perform)
 
 
 async def see_through(work: Coroutine[Any, Any, T]) -> T:

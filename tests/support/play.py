@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
+from fencing.errors import FencingError
 from fencing.locks.asking import Pause, Trouble
-from fencing.locks.redis.acquiring import acquire
+from fencing.locks.redis.acquiring import Acquiring
 from fencing.locks.redis.asking import Ask, Line, Listen, Reply, Signal, Wait
 from fencing.locks.redis.durability import PLAIN, Durability
 from fencing.request import AcquireRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
+
+    from fencing.locks.performing import Prompt
 
 __all__ = ["HOLDER", "Play", "play_acquire"]
 
@@ -22,7 +26,7 @@ class Play:
     """Plays the shell: performs steps in no time at all, on a clock that the test moves.
 
     Args:
-        call: What decides.
+        call: What decides: a generator, or a `Prompt`.
         at: The time.
         nonce: Of the channel that is listened to, if it is asked for; empty: that fails.
         listens: Whether it is listened to.
@@ -30,19 +34,23 @@ class Play:
 
     def __init__(
         self,
-        call: Generator[Any, Any, Any],
+        call: Generator[Any, Any, Any] | Prompt[Any],
         at: float = 0.0,
         *,
         nonce: str = "",
         listens: bool = False,
     ) -> None:
-        self.call = call
+        self.call: Any = call
         self.at = at
         self.nonce = nonce
         self.listens = listens
         self.result: Any = None
         self.step: Any = None
-        self._go(lambda: next(call))
+        self._begins = not isinstance(call, Generator)
+        if isinstance(call, Generator):
+            self._go(lambda: next(call))
+        else:
+            self.step = call.begin()
 
     def ask(self) -> Ask:
         """What is asked now."""
@@ -60,11 +68,8 @@ class Play:
         """Let Redis answer."""
         asked_at, holder = self.at, self.ask().arguments[0]
         self.at += after
-        return self._go(
-            lambda: self.call.send(
-                Reply([status, echo or holder, *map(str, facts)], asked_at, self.at, acknowledged)
-            )
-        )
+        answer = [status, echo or holder, *map(str, facts)]
+        return self._send(Reply(answer, asked_at, self.at, acknowledged))
 
     def fail(self, *, passing: bool = True, after: float = 0.001, brief: bool = False) -> Play:
         """Let the request fail."""
@@ -72,11 +77,11 @@ class Play:
         self.at += after
         trouble = Trouble("out of order", passing=passing, at=self.at, brief=brief)
         trouble.__cause__ = ConnectionResetError("gone")
-        return self._go(lambda: self.call.throw(trouble))
+        return self.throw(trouble)
 
     def throw(self, error: BaseException) -> Play:
         """Interrupt the step."""
-        return self._go(lambda: self.call.throw(error))
+        return self._go_on(error) if self._begins else self._go(lambda: self.call.throw(error))
 
     def wait(self) -> float:
         """Let the time pass for which it waits; return how long that is, in seconds."""
@@ -92,6 +97,22 @@ class Play:
         assert isinstance(self.step, Wait), self.step
         self.at += after
         return self._go(lambda: self.call.send(Signal(self.at, token=token)))
+
+    def _send(self, reply: Reply) -> Play:
+        if not self._begins:
+            return self._go(lambda: self.call.send(reply))
+        try:
+            self.result = self.call.settle(reply)
+        except FencingError as error:
+            return self._go_on(error)
+        if self.result is None:
+            return self._go_on(reply)
+        self.step = None
+        return self
+
+    def _go_on(self, came: Reply | BaseException) -> Play:
+        self.call, self._begins = self.call.go_on(came), False
+        return self._go(lambda: next(self.call))
 
     def _go(self, go: Callable[[], Any]) -> Play:
         self.step = None
@@ -116,7 +137,7 @@ def play_acquire(
 ) -> Play:
     """An acquisition, up to its first request."""
     request = AcquireRequest(resource="r", **{"ttl": 10, **wishes})
-    call = acquire(
+    call = Acquiring(
         request,
         holder=HOLDER,
         started_at=at,

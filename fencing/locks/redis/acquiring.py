@@ -19,10 +19,10 @@ from fencing.locks.redis.waiting import Belief, pause, record_of
 
 if TYPE_CHECKING:
     from fencing.locks.outcome import Outcome
-    from fencing.locks.redis.asking import Reply, Steps
+    from fencing.locks.redis.asking import Ask, Came, Reply, Steps
     from fencing.request import AcquireRequest
 
-__all__ = ["acquire", "give_up", "held_of"]
+__all__ = ["Acquiring", "give_up", "held_of"]
 
 _FACTS = 3
 """What "held" is told with; whoever waits is told his place besides."""
@@ -31,49 +31,28 @@ TOO_LATE = 3
 """How often a lock may be granted too late before the ttl counts as too short."""
 
 
-def acquire(
-    request: AcquireRequest,
-    nonce: str | None = "",
-    *,
-    holder: str,
-    started_at: float,
-    durability: Durability = PLAIN,
-) -> Steps[Outcome]:
-    """Acquire a lock, waiting for it as long as the request says.
-
-    Args:
-        request: What the caller asks for.
-        nonce: Of the channel that this process listens to, for those who wait; empty if it does
-            not; ``None``: others of this process are before us.
-        holder: The nonce of this acquisition.
-        started_at: Now (:func:`fencing.clock.now`, seconds).
-        durability: What the service asks Redis to keep.
-
-    Returns:
-        A grant that is trusted at the time of its answer, or who held the lock at the deadline.
-
-    Raises:
-        LockServiceError: Redis is out of reach, or what it keeps cannot be a lock of ours.
-    """
-    acquiring = _Acquiring(request, holder, started_at, durability)
-    try:
-        return (yield from acquiring.go_on(nonce))
-    except GeneratorExit:
-        raise
-    except BaseException:
-        yield from acquiring.clean_up()
-        raise
-
-
 def give_up(request: AcquireRequest, holder: str, *, started_at: float) -> Steps[None]:
     """Release what may have been acquired, whatever has become of the acquisition's own steps."""
     yield from Call(request.resource, started_at, ends=started_at).clean_up(holder)
 
 
-class _Acquiring:
-    """An acquisition on its way: what may be left of it in Redis, and what it knows."""
+class Acquiring:
+    """An acquisition on its way, which waits for the lock as long as the request says.
 
-    nonce = ""
+    It returns a grant that is trusted at the time of its answer, or who held the lock at the
+    deadline, and raises LockServiceError where Redis is out of reach, or what it keeps cannot be a
+    lock of ours. See `fencing.locks.performing.Prompt`.
+
+    Args:
+        request: What the caller asks for.
+        nonce: Of the channel that this process listens to, for those who wait; empty if it does
+            not; ``None``: others of this process are before us, and it goes on without beginning.
+        holder: The nonce of this acquisition.
+        started_at: Now (:func:`fencing.clock.now`, seconds).
+        durability: What the service asks Redis to keep.
+    """
+
+    # What may be left of it in Redis, and what it knows: nothing, as long as it is not asked again.
     record: tuple[str, ...] = ()
     place: tuple[str, ...] = ()
     belief: Belief | None = None
@@ -81,9 +60,16 @@ class _Acquiring:
     too_late = 0
 
     def __init__(
-        self, request: AcquireRequest, holder: str, started_at: float, durability: Durability
+        self,
+        request: AcquireRequest,
+        nonce: str | None = "",
+        *,
+        holder: str,
+        started_at: float,
+        durability: Durability = PLAIN,
     ) -> None:
         self.request = request
+        self.nonce = nonce
         self.holder = holder
         self.started_at = started_at
         patience = request.patience
@@ -98,37 +84,72 @@ class _Acquiring:
         # guard, where admission takes longer than to ask, a lease is to last from the beginning.
         self.must_ask = durability.guarded or durability.replicas > 0
 
-    def go_on(self, nonce: str | None) -> Steps[Outcome]:
+    def begin(self) -> Ask:
+        """Ask for the first time."""
+        return self.call.request(ACQUIRE, self._next_arguments())
+
+    def settle(self, reply: Reply) -> Grant | None:
+        """The grant, if the lock was granted, and in time.
+
+        Raises:
+            LockServiceError: That was no answer to what was asked, or not enough replicas have it.
+        """
         call = self.call
-        if nonce is None:
-            nonce = yield from call.stand_in_line(until=self.deadline)
-        self.nonce = nonce
+        call.at = reply.at
+        call.check_echo(reply, self.holder)
+        self.maybe_ours = reply.answer[0] == "granted"
+        if not self.maybe_ours:
+            return None
+        token = call.token_in(reply.answer[2:])
+        call.require_acknowledged(reply, "the lock, so it was given back")
+        if call.at >= trust_ends(reply.asked_at, self.request.ttl):
+            return None
+        return Grant(token, reply.asked_at, repeated=call.repeated)
+
+    def go_on(self, came: Came = None) -> Steps[Outcome]:
+        """Acquire the lock, after what has come of asking for the first time, if that was done."""
+        steps = self._until_over(came)
+        del came
+        try:
+            return (yield from steps)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            yield from self._clean_up()
+            raise
+
+    def _until_over(self, came: Came) -> Steps[Outcome]:
+        call = self.call
+        if self.nonce is None:
+            self.nonce = yield from call.stand_in_line(until=self.deadline)
         while True:
-            is_last = call.at >= self.deadline
-            arguments = self.arguments(is_last=is_last)
-            self.maybe_ours = True
-            reply, facts = yield from call.ask(ACQUIRE, *arguments)
-            self.maybe_ours = reply.answer[0] == "granted"
-            if self.maybe_ours:
-                token = call.token_in(facts)
-                call.require_acknowledged(reply, "the lock, so it was given back")
-                if call.at < trust_ends(reply.asked_at, self.request.ttl):
-                    return Grant(token, reply.asked_at, repeated=call.repeated)
-                yield from self.give_back_too_late(reply)
-                continue
-            # The first one that it was given: nobody who has asked since is before it.
-            self.place = self.place or tuple(facts[_FACTS:])
-            held = held_of(call, reply, facts[:_FACTS], waited=call.at - self.started_at)
-            if is_last:
-                if call.repeated:
-                    yield from self.clean_up()
-                return held
-            grant = yield from self.wait(held, reply.asked_at)
+            arguments = self._next_arguments() if came is None else self.asked
+            steps, came = call.answered(ACQUIRE, arguments, came), None
+            reply = yield from steps
+            grant = self.settle(reply)
+            if self.maybe_ours and grant is None:
+                yield from self._give_back_too_late(reply)
+            elif grant is None:
+                facts = reply.answer[2:]
+                # The first one that it was given: nobody who has asked since is before it.
+                self.place = self.place or tuple(facts[_FACTS:])
+                held = held_of(call, reply, facts[:_FACTS], waited=call.at - self.started_at)
+                if self.is_last:
+                    if call.repeated:
+                        yield from self._clean_up()
+                    return held
+                grant = yield from self._wait(held, reply.asked_at)
             if grant is not None:
                 return grant
 
-    def arguments(self, *, is_last: bool) -> tuple[str, ...]:
+    def _next_arguments(self) -> tuple[str, ...]:
         """What to ask with: as a waiter if we listen, and the last time to be let go."""
+        self.is_last = self.call.at >= self.deadline
+        self.asked = self._arguments(is_last=self.is_last)
+        self.maybe_ours = True
+        return self.asked
+
+    def _arguments(self, *, is_last: bool) -> tuple[str, ...]:
         asked = (self.holder, *self.wishes, self.call.durability.keep)
         if is_last:
             return (*asked, *self.record, "last") if self.record else asked
@@ -138,7 +159,7 @@ class _Acquiring:
         self.record = (record_of(self.holder, ttl, floor, self.nonce, label),)
         return (*asked, *self.record, "", *self.place) if self.place else (*asked, *self.record)
 
-    def give_back_too_late(self, reply: Reply) -> Steps[None]:
+    def _give_back_too_late(self, reply: Reply) -> Steps[None]:
         self.too_late += 1
         if self.too_late == TOO_LATE or self.call.at >= self.deadline:
             raise self.call.error(
@@ -148,7 +169,7 @@ class _Acquiring:
             )
         yield from self.call.clean_up(self.holder, known=True)
 
-    def wait(self, held: Held, asked_at: float) -> Steps[Grant | None]:
+    def _wait(self, held: Held, asked_at: float) -> Steps[Grant | None]:
         """Wait until the lock is handed to us, or it is worth asking again.
 
         Who could not register asks again as soon as he can.
@@ -169,7 +190,7 @@ class _Acquiring:
         self.nonce = yield from call.listen(until=self.deadline)
         return None
 
-    def clean_up(self) -> Steps[None]:
+    def _clean_up(self) -> Steps[None]:
         if self.maybe_ours or self.record or self.call.repeated:
             yield from self.call.clean_up(self.holder, *self.record)
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from fencing.locks.redis.scripts import Script
 
 __all__ = [
-    "NO_SUCH_NODE", "UNKNOWN", "Ask", "Call", "Line", "Listen", "Reply", "Signal", "Step", "Steps",
-    "Wait", "Waiting",
+    "NO_SUCH_NODE", "UNKNOWN", "Ask", "Call", "Came", "Line", "Listen", "Reply", "Signal", "Step",
+    "Steps", "Wait", "Waiting",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -122,6 +122,9 @@ class Reply:
     acknowledged: int = 0
 
 
+Came = Reply | BaseException | None
+"""What has come of an `Ask`; ``None``: it was not yet performed."""
+
 Waiting = Line | Listen | Wait
 Step = Ask | Pause | Waiting
 Steps = Generator[Step, Any, T]
@@ -142,29 +145,52 @@ class Call(BaseCall):
 
     def ask(self, script: Script, *arguments: str) -> Steps[tuple[Reply, list[str]]]:
         """Ask until there is an answer; return it, and its facts after the echoed holder."""
-        reply: Reply
-        if self.durability.replicas:
-            reply = yield from self._acknowledged(script, arguments)
-        else:
-            try:
-                reply = yield Ask(script, arguments, self.within(self.ends), to=self.to)
-            except Trouble as trouble:
-                again = partial(Ask, script, arguments, to=self.to)
-                reply = yield from self.until_answered(again, trouble=trouble)
-            else:
-                self.at = reply.at
+        reply = yield from self.answered(script, arguments)
         self.check_echo(reply, arguments[0])
         return reply, reply.answer[2:]
 
-    def _acknowledged(self, script: Script, arguments: tuple[str, ...]) -> Steps[Reply]:
-        """Ask until there is an answer and the replicas that are waited for."""
-        durability = self.durability
+    def request(self, script: Script, arguments: tuple[str, ...]) -> Ask:
+        """The first attempt to ask."""
+        if self.durability.replicas:
+            return self._asking(script, arguments, self.within(self.ends, self._longer))
+        return Ask(script, arguments, self.within(self.ends), to=self.to)
 
-        def asking(within: float) -> Ask:
-            return Ask(script, arguments, within, to=self.to, wait=durability.wait_within(within))
+    def answered(
+        self, script: Script, arguments: tuple[str, ...], came: Came = None
+    ) -> Steps[Reply]:
+        """Ask until there is an answer; return it.
 
-        reply: Reply = yield from self.until_answered(asking, longer=durability.replica_timeout)
+        Args:
+            script: Which one.
+            arguments: Its ARGV.
+            came: What has come of the first attempt, if that was made; an exception is raised,
+                unless another attempt may help.
+
+        Raises:
+            LockServiceError: There was none.
+        """
+        if isinstance(came, BaseException) and not isinstance(came, Trouble):
+            try:
+                raise came
+            finally:
+                del came  # its traceback will hold this frame
+        if isinstance(came, Reply):
+            self.at = came.at
+            return came
+        asking = partial(self._asking, script, arguments)
+        steps = self.until_answered(asking, longer=self._longer, trouble=came)
+        del came
+        reply: Reply = yield from steps
         return reply
+
+    @property
+    def _longer(self) -> float:
+        """How much longer than usual an answer may take, in seconds."""
+        return self.durability.replica_timeout if self.durability.replicas else 0.0
+
+    def _asking(self, script: Script, arguments: tuple[str, ...], within: float) -> Ask:
+        wait = self.durability.wait_within(within) if self.durability.replicas else None
+        return Ask(script, arguments, within, to=self.to, wait=wait)
 
     def check_echo(self, reply: Reply, holder: str) -> None:
         """Raise unless the answer is to our own question: it carries the holder who asked."""

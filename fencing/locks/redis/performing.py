@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fencing.clock import now
 from fencing.errors import FencingError
 from fencing.locks.asking import ATTEMPT_SECONDS, CLEAN_UP_SECONDS, Pause, Trouble
-from fencing.locks.performing import go_through, go_through_async, see_through
+from fencing.locks.performing import (
+    go_through,
+    go_through_async,
+    perform_promptly,
+    perform_promptly_async,
+    see_through,
+)
 from fencing.locks.redis import steps
 from fencing.locks.redis.asking import NO_SUCH_NODE, Ask, Call, Reply
 from fencing.locks.redis.clients import AsyncSibling, Sibling
@@ -26,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from fencing.lease import BaseLease
+    from fencing.locks.performing import Prompt
     from fencing.locks.redis.asking import Step, Steps
     from fencing.locks.redis.clients import AnyAsyncClient, AnyClient
     from fencing.locks.redis.waiters import AsyncWaiter, Waiter
@@ -69,13 +76,18 @@ class Performer:
         keys = keys_of(self._namespace, resource)
         return go_through(call, partial(self._perform, keys, None))
 
+    def perform_promptly(self, call: Prompt[T], resource: str) -> T:
+        """Perform a call on a resource; return or raise what it does."""
+        keys = keys_of(self._namespace, resource)
+        return perform_promptly(call, partial(self._perform, keys, None))
+
     def perform_waiting(
-        self, call: Callable[[str | None], Steps[T]], resource: str, holder: str, *, in_line: bool
+        self, call: Callable[[str | None], Prompt[T]], resource: str, holder: str, *, in_line: bool
     ) -> T:
-        """Perform the steps of an acquisition that may have to wait.
+        """Perform an acquisition that may have to wait.
 
         Args:
-            call: Made with the nonce that :func:`fencing.locks.redis.acquiring.acquire` takes.
+            call: Made with the nonce that `fencing.locks.redis.acquiring.Acquiring` takes.
             resource: What it acquires.
             holder: The nonce of the acquisition.
             in_line: Whether it stands in line behind others of this process.
@@ -85,7 +97,9 @@ class Performer:
         try:
             try:
                 perform = partial(self._perform, keys, waiter)
-                return go_through(call(waiter.enter(in_line=in_line)), perform)
+                if (nonce := waiter.enter(in_line=in_line)) is None:
+                    return go_through(call(None).go_on(None), perform)
+                return perform_promptly(call(nonce), perform)
             except BaseException as error:
                 waiter.give_up(error)
                 raise
@@ -114,10 +128,8 @@ class Performer:
         return _came(came, asked_at, waited=wait is not None)
 
     def release(self, lease: BaseLease) -> None:
-        """Give a lease back, as :func:`fencing.locks.redis.steps.release` does."""
-        keys = keys_of(self._namespace, lease.resource)
-        call = steps.release(lease, started_at=now())
-        if why := go_through(call, partial(self._perform, keys, None)):
+        """Give a lease back, as :class:`fencing.locks.redis.steps.Releasing` does."""
+        if why := self.perform_promptly(steps.Releasing(lease, started_at=now()), lease.resource):
             self._waiters.note_silence(why)
 
     def release_many(self, leases: Sequence[BaseLease]) -> list[FencingError | None]:
@@ -138,8 +150,8 @@ class Performer:
         for lease, each in zip(leases, came, strict=True):
             try:
                 if isinstance(each, Trouble):
-                    again = steps.release(lease, started_at=started_at, repeated=True)
-                    told: str | FencingError = self.perform(again, lease.resource)
+                    again = steps.Releasing(lease, started_at=started_at, repeated=True)
+                    told: str | FencingError = self.perform_promptly(again, lease.resource)
                 else:
                     told = steps.judge_release(lease, each, started_at=started_at)
             except FencingError as error:
@@ -206,19 +218,29 @@ class AsyncPerformer:
         await self._waiters.aclose()
         await self._sibling.aclose()
 
+    # Here and below, no more coroutines than needed: each is dearer than a plain call.
     def perform(self, call: Steps[T], resource: str) -> Coroutine[Any, Any, T]:
         """See :meth:`Performer.perform`."""
-        return self._go_through(call, keys_of(self._namespace, resource), None)
+        keys = keys_of(self._namespace, resource)
+        return go_through_async(call, partial(self._step, keys, None))
+
+    def perform_promptly(self, call: Prompt[T], resource: str) -> Coroutine[Any, Any, T]:
+        """See :meth:`Performer.perform_promptly`."""
+        keys = keys_of(self._namespace, resource)
+        return perform_promptly_async(call, partial(self._step, keys, None))
 
     async def perform_waiting(
-        self, call: Callable[[str | None], Steps[T]], resource: str, holder: str, *, in_line: bool
+        self, call: Callable[[str | None], Prompt[T]], resource: str, holder: str, *, in_line: bool
     ) -> T:
         """See :meth:`Performer.perform_waiting`."""
         keys = keys_of(self._namespace, resource)
         waiter = self._waiters.waiter(resource, keys[0], holder)
         try:
             try:
-                return await self._go_through(call(waiter.enter(in_line=in_line)), keys, waiter)
+                perform = partial(self._step, keys, waiter)
+                if (nonce := waiter.enter(in_line=in_line)) is None:
+                    return await go_through_async(call(None).go_on(None), perform)
+                return await perform_promptly_async(call(nonce), perform)
             except BaseException as error:
                 waiter.give_up(error)
                 raise
@@ -228,17 +250,13 @@ class AsyncPerformer:
             if not waiter.has_left:  # an interrupt came before the first line of the other one
                 waiter.leave()
 
-    # Here and below, no more coroutines than needed: each is dearer than a plain call.
-    def _go_through(
-        self, call: Steps[T], keys: tuple[bytes, ...], waiter: AsyncWaiter | None
-    ) -> Coroutine[Any, Any, T]:
-        def perform(step: Step) -> Awaitable[object]:
-            if isinstance(step, _PLAIN):
-                work = self._perform(step, keys)
-                return see_through(work) if step.see_through else work
-            return _nothing() if waiter is None else waiter.perform(step)
-
-        return go_through_async(call, perform)
+    def _step(
+        self, keys: tuple[bytes, ...], waiter: AsyncWaiter | None, step: Step
+    ) -> Awaitable[object]:
+        if isinstance(step, _PLAIN):
+            work = self._perform(step, keys)
+            return see_through(work) if step.see_through else work
+        return _nothing() if waiter is None else waiter.perform(step)
 
     async def perform_together(
         self, asks: Sequence[tuple[str, Ask]], within: float, wait: Wait | None = None
@@ -253,8 +271,9 @@ class AsyncPerformer:
         return _came(came, asked_at, waited=wait is not None)
 
     async def release(self, lease: BaseLease) -> None:
-        """Give a lease back, as :func:`fencing.locks.redis.steps.release` does."""
-        if why := await self.perform(steps.release(lease, started_at=now()), lease.resource):
+        """Give a lease back, as :class:`fencing.locks.redis.steps.Releasing` does."""
+        call = steps.Releasing(lease, started_at=now())
+        if why := await self.perform_promptly(call, lease.resource):
             self._waiters.note_silence(why)
 
     async def release_many(self, leases: Sequence[BaseLease]) -> list[FencingError | None]:
@@ -271,8 +290,8 @@ class AsyncPerformer:
         for lease, each in zip(leases, came, strict=True):
             try:
                 if isinstance(each, Trouble):
-                    again = steps.release(lease, started_at=started_at, repeated=True)
-                    told: str | FencingError = await self.perform(again, lease.resource)
+                    again = steps.Releasing(lease, started_at=started_at, repeated=True)
+                    told: str | FencingError = await self.perform_promptly(again, lease.resource)
                 else:
                     told = steps.judge_release(lease, each, started_at=started_at)
             except FencingError as error:

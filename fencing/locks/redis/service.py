@@ -242,7 +242,7 @@ class RedisLockService(Administration, BaseLockService):
 
     def _ask_for(self, request: AcquireRequest, holder: str) -> Outcome:
         call = partial(
-            acquiring.acquire,
+            acquiring.Acquiring,
             request,
             holder=holder,
             started_at=now(),
@@ -252,7 +252,7 @@ class RedisLockService(Administration, BaseLockService):
             return self._redis.perform_waiting(
                 call, request.resource, holder, in_line=not request.fair
             )
-        return self._redis.perform(call(), request.resource)
+        return self._redis.perform_promptly(call(), request.resource)
 
 
 class AsyncRedisLockService(AsyncAdministration, AsyncBaseLockService):
@@ -391,7 +391,7 @@ class AsyncRedisLockService(AsyncAdministration, AsyncBaseLockService):
 
     async def _ask_for(self, request: AcquireRequest, holder: str) -> Outcome:
         call = partial(
-            acquiring.acquire,
+            acquiring.Acquiring,
             request,
             holder=holder,
             started_at=now(),
@@ -401,4 +401,4 @@ class AsyncRedisLockService(AsyncAdministration, AsyncBaseLockService):
             return await self._redis.perform_waiting(
                 call, request.resource, holder, in_line=not request.fair
             )
-        return await self._redis.perform(call(), request.resource)
+        return await self._redis.perform_promptly(call(), request.resource)

@@ -20,16 +20,17 @@ from fencing.errors import (
     LockServiceError,
 )
 from fencing.locks.asking import RELEASE_SECONDS, Trouble
-from fencing.locks.redis.asking import UNKNOWN, Call
+from fencing.locks.redis.asking import UNKNOWN, Call, Came
 from fencing.locks.redis.durability import PLAIN, Durability
 from fencing.locks.redis.scripts import RAISE, RELEASE, RENEW, milliseconds
 
 if TYPE_CHECKING:
     from fencing.lease import BaseLease
-    from fencing.locks.redis.asking import Reply, Steps
+    from fencing.locks.redis.asking import Ask, Reply, Steps
 
 __all__ = [
-    "judge_release", "judge_renewal", "raise_token", "release", "release_of", "renew", "renewal_of",
+    "Releasing", "judge_release", "judge_renewal", "raise_token", "release_of", "renew",
+    "renewal_of",
 ]  # fmt: skip
 
 
@@ -120,43 +121,64 @@ def _judge_renewal(
             raise call.nonsense(reply)
 
 
-def release(lease: BaseLease, *, started_at: float, repeated: bool = False) -> Steps[str]:
-    """Give a lease back. Whatever comes of it, nothing can be done under the lease any more.
+class Releasing:
+    """A lease being given back. Whatever comes of it, nothing can be done under it any more.
+
+    It returns why Redis could not hand it over to who waits, as it says, and nothing if there was
+    no trouble; it raises LeaseLostError where it had been lost before (it is marked as lost), and
+    LockServiceError where Redis could not be told, so that the lock ends by its ttl. See
+    `fencing.locks.performing.Prompt`.
 
     Args:
         lease: The lease.
         started_at: When it was first sent (:func:`fencing.clock.now`, seconds).
         repeated: Whether it was sent before.
-
-    Returns:
-        Why Redis could not hand it over to who waits, as it says; empty if there was no trouble.
-
-    Raises:
-        LeaseLostError: It had been lost before; it is marked as lost.
-        LockServiceError: Redis could not be told; the lock ends by its ttl.
     """
-    call = Call(lease.resource, started_at, ends=started_at + RELEASE_SECONDS)
-    call.repeated = repeated
-    lease.note_releasing()
-    try:
-        reply, facts = yield from call.ask(RELEASE, *release_of(lease))
-    except GeneratorExit:
-        raise
-    except LockServiceError:
-        lease.note_released()
-        raise
-    except BaseException:
-        lease.note_released()
-        yield from call.clean_up(lease.holder)
-        raise
-    return _judge_release(call, lease, reply, facts, started_at)
+
+    def __init__(self, lease: BaseLease, *, started_at: float, repeated: bool = False) -> None:
+        self._lease = lease
+        self._started_at = started_at
+        self._call = Call(lease.resource, started_at, ends=started_at + RELEASE_SECONDS)
+        self._call.repeated = repeated
+
+    def begin(self) -> Ask:
+        """Ask for the first time."""
+        self._lease.note_releasing()
+        return self._call.request(RELEASE, release_of(self._lease))
+
+    def settle(self, reply: Reply) -> str | None:
+        """What Redis says of handing it over, where it was plainly released."""
+        if reply.answer[:2] != ["released", self._lease.holder]:
+            return None
+        self._lease.note_released()
+        return "".join(reply.answer[2:3])
+
+    def go_on(self, came: Came = None) -> Steps[str]:
+        """Give it back, after what has come of asking for the first time, if that was done."""
+        call, lease = self._call, self._lease
+        if came is None:
+            lease.note_releasing()
+        steps, came = call.answered(RELEASE, release_of(lease), came), None
+        try:
+            reply = yield from steps
+            call.check_echo(reply, lease.holder)
+        except GeneratorExit:
+            raise
+        except LockServiceError:
+            lease.note_released()
+            raise
+        except BaseException:
+            lease.note_released()
+            yield from call.clean_up(lease.holder)
+            raise
+        return _judge_release(call, lease, reply, reply.answer[2:], self._started_at)
 
 
 def judge_release(lease: BaseLease, came: Reply, *, started_at: float) -> str | FencingError:
     """What has come of a release that travelled with others; noted in the lease.
 
     Returns:
-        What :func:`release` returns, or the error that it would raise.
+        What :class:`Releasing` returns, or the error that it would raise.
     """
     call = Call(lease.resource, came.at, ends=came.at)
     try:

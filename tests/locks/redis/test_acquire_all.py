@@ -327,7 +327,7 @@ class TestOptions:
                 for lease in group:
                     if lease.resource in lost:
                         lease.trusted_until = now()
-                        lease._changed()
+                        lease.watcher.notice(lease)
                 await asyncio.sleep(20)
 
         task = asyncio.current_task()

@@ -38,12 +38,12 @@ def test_whole_and_byte_by_byte(data: bytes, answer: Any) -> None:
     answers = Answers(error_of)
     answers.feed(data)
     assert answers.next() == answer
-    assert answers.is_empty
+    assert not answers.unread
     for byte in data:
         assert answers.next() is MISSING
         answers.feed(bytes([byte]))
     assert answers.next() == answer
-    assert answers.is_empty
+    assert not answers.unread
 
 
 PUSH = b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n"
@@ -62,7 +62,7 @@ def test_an_answer_of_one_line_that_nobody_wants_is_left_out(before: bytes) -> N
             assert answers.next() is MISSING
             answers.feed((before + data)[cut:])
             assert answers.next() == answer
-            assert answers.is_empty
+            assert not answers.unread
             answers.feed(data)
             assert answers.next() == answer, "only once"
 
@@ -77,7 +77,7 @@ def test_one_after_the_other_in_packets_of_every_size() -> None:
             while (answer := answers.next()) is not MISSING:
                 came.append(answer)
         assert came == list(ANSWERS.values())
-        assert answers.is_empty
+        assert not answers.unread
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_what_redis_tells_unasked_is_passed_over() -> None:
     answers = Answers(error_of)
     answers.feed(b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n")
     assert answers.next() is MISSING
-    assert answers.is_empty
+    assert not answers.unread
     answers.feed(b">1\r\n+x\r\n:5\r\n")
     assert answers.next() == 5
 
@@ -121,4 +121,4 @@ def test_a_part_of_an_answer_is_noticed() -> None:
     answers = Answers(error_of)
     answers.feed(b":1\r\n:2")
     assert answers.next() == 1
-    assert not answers.is_empty
+    assert answers.unread

@@ -32,7 +32,7 @@ def drop(redis_client, redis_namespace):
 def run_out(lease: AsyncLease) -> None:
     """A short ttl could be over before the block begins, on a busy machine."""
     lease.trusted_until = now()
-    lease._changed()
+    lease.watcher.notice(lease)
 
 
 async def test_the_body_is_cancelled_and_the_block_raises_the_loss(locks):

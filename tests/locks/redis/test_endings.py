@@ -54,13 +54,12 @@ def answer(lease: Lease, word: str) -> Reply:
 def test_a_renewal_that_finds_the_lock_just_released_is_no_loss(locks_here):
     told: list[object] = []
     lease = locks_here.acquire("r", keepalive=True, on_lost=told.append)
-    release = steps.release(lease, started_at=now())
-    next(release)
+    release = steps.Releasing(lease, started_at=now())
+    release.begin()
     outcome = steps.judge_renewal(lease, 30, answer(lease, "absent"))
     assert isinstance(outcome, LeaseLostError)
     assert not lease.lost
-    with pytest.raises(StopIteration):
-        release.send(answer(lease, "released"))
+    assert release.settle(answer(lease, "released")) is not None
     assert lease.released
     assert not lease.lost
     lease.watcher._keeper._ends._act([lease.watcher.end])
@@ -70,32 +69,31 @@ def test_a_renewal_that_finds_the_lock_just_released_is_no_loss(locks_here):
 def test_trust_that_ends_while_the_release_is_on_its_way_is_no_loss(locks_here):
     told: list[object] = []
     lease = locks_here.acquire("r", ttl=30, on_lost=told.append)
-    release = steps.release(lease, started_at=now())
-    next(release)
+    release = steps.Releasing(lease, started_at=now())
+    release.begin()
     lease.trusted_until = now()
     lease.watcher._keeper._ends._act([lease.watcher.end])
-    with pytest.raises(StopIteration):
-        release.send(answer(lease, "released"))
+    assert release.settle(answer(lease, "released")) is not None
     assert told == []
 
 
 def test_a_loss_that_the_release_itself_finds_is_told(locks_here):
     told = threading.Event()
     lease = locks_here.acquire("r", on_lost=lambda _: told.set())
-    release = steps.release(lease, started_at=now())
-    next(release)
+    release = steps.Releasing(lease, started_at=now())
+    release.begin()
     with pytest.raises(LeaseLostError):
-        release.send(answer(lease, "other"))
+        next(release.go_on(answer(lease, "other")))
     assert lease.lost
     assert told.wait(PATIENCE)
 
 
 def test_nothing_can_be_done_after_a_release_that_was_answered_with_nonsense(locks_here):
     lease = locks_here.acquire("r")
-    release = steps.release(lease, started_at=now())
-    next(release)
+    release = steps.Releasing(lease, started_at=now())
+    release.begin()
     with pytest.raises(LockServiceError):
-        release.send(answer(lease, "renewed"))
+        next(release.go_on(answer(lease, "renewed")))
     assert lease.released
 
 

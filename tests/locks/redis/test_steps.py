@@ -331,7 +331,7 @@ class TestRenewing:
 
 class TestReleasing:
     def release(self, lease: Lease, at: float) -> Play:
-        return Play(steps.release(lease, started_at=at), at)
+        return Play(steps.Releasing(lease, started_at=at), at)
 
     def test_ours(self) -> None:
         lease = lease_at(100.0)

@@ -97,4 +97,4 @@ def test_the_answer_of_either_protocol_is_read() -> None:
     answers.feed(b"*1\r\n*3\r\n:0\r\n:5\r\n" + node + b"%1\r\n$8\r\nhostname\r\n$1\r\nh\r\n")
     expected = [[0, 5, [b"a", 1, b"id", [b"hostname", b"h"]]]]
     assert answers.next() == expected
-    assert answers.is_empty
+    assert not answers.unread
