@@ -21,14 +21,16 @@ class Blocks:
     Args:
         lock: The lease's; reentrant, because a signal handler may release what its thread is just
             about to release.
+
+    Attributes:
+        levels: Per open block the acquisition that it stands for, counted from 1.
     """
 
     def __init__(self, lock: AbstractContextManager[Any]) -> None:
         self._lock = lock
         self._acquired = 1
         self._to_enter = 1
-        # Per open block the acquisition that it stands for, counted from 1.
-        self._levels: list[int] = []
+        self.levels: list[int] = []
 
     def acquired_again(self) -> None:
         """The lease was acquired once more where it is held."""
@@ -42,29 +44,24 @@ class Blocks:
             if not self._to_enter:
                 return False
             self._to_enter -= 1
-            if self._levels and self._levels[-1] == self._acquired:
+            if self.levels and self.levels[-1] == self._acquired:
                 # Both were acquired before either was entered; the inner block is the later one.
-                self._levels[-1] -= 1
-            self._levels.append(self._acquired)
+                self.levels[-1] -= 1
+            self.levels.append(self._acquired)
             return True
 
     def leave(self) -> bool:
         """The innermost block ends; whether the lease is to be released with it."""
         with self._lock:
-            level = self._levels.pop()
+            level = self.levels.pop()
             if self._acquired >= level > 1:
                 self._acquired = level - 1
             return level <= 1
 
-    @property
-    def depth(self) -> int:
-        """How many blocks are open."""
-        return len(self._levels)
-
     def cut(self, depth: int) -> None:
         """So many blocks are left open; those inside them have not begun, or have ended."""
         with self._lock:
-            del self._levels[depth:]
+            del self.levels[depth:]
 
     @property
     def is_outermost(self) -> bool:
@@ -76,12 +73,12 @@ class Blocks:
     def ends_when_given_back(self) -> bool:
         """Whether the lease is to be released when the next acquisition is given back."""
         with self._lock:
-            return self._acquired <= 1 and (not self._levels or self._levels[-1] <= 1)
+            return self._acquired <= 1 and (not self.levels or self.levels[-1] <= 1)
 
     def give_back(self) -> bool:
         """One acquisition is given back; whether the lease is to be released with it."""
         with self._lock:
-            if self._levels and self._acquired < self._levels[-1]:
+            if self.levels and self._acquired < self.levels[-1]:
                 return False  # this block's is given back already
             if self._acquired > 1:
                 self._acquired -= 1

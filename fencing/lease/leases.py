@@ -127,7 +127,7 @@ class Lease(BaseLease):
             raise
         except BaseException:
             ends = self.blocks.ends_when_given_back if ends is None else ends
-            self._interrupted(self.blocks.depth, ended=ends)
+            self._interrupted(len(self.blocks.levels), ended=ends)
             raise
 
     def _free(self) -> None:
@@ -192,13 +192,13 @@ class Lease(BaseLease):
     def __enter__(self) -> Self:
         depth = -1  # of open blocks; of which nothing was changed before it is asked for
         try:
-            depth = self.blocks.depth
+            depth = len(self.blocks.levels)
             self._open()
             return self  # noqa: TRY300 - an interrupt before this line finds the lock held, too
         except FencingError:
             raise
         except BaseException:
-            depth = self.blocks.depth if depth < 0 else depth
+            depth = len(self.blocks.levels) if depth < 0 else depth
             self._interrupted(depth, ended=depth == 0 and self.blocks.is_outermost)
             raise
 
@@ -211,14 +211,14 @@ class Lease(BaseLease):
     ) -> None:
         depth = -1
         try:
-            depth = self.blocks.depth - 1
+            depth = len(self.blocks.levels) - 1
             failure: _Failure | None = None
             if self._close():
                 self._free()
         except (LeaseLostError, LockServiceError) as error:
             failure = error
         except BaseException:
-            depth = self.blocks.depth - 1 if depth < 0 else depth
+            depth = len(self.blocks.levels) - 1 if depth < 0 else depth
             self._interrupted(depth, ended=depth == 0)
             raise
         if failure is not None:

@@ -56,6 +56,8 @@ class Acquiring:
     record: tuple[str, ...] = ()
     place: tuple[str, ...] = ()
     belief: Belief | None = None
+    asked: tuple[str, ...] = ()
+    is_last = False
     maybe_ours = False
     too_late = 0
 

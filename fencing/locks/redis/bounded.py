@@ -206,10 +206,9 @@ class _Bounded:
         super().disconnect(*args, **kwargs)  # type: ignore[misc]  # likewise
 
     def _limit(self) -> None:
-        # redis-py has no time-out for a single call in its versions before 7. Never none at all:
-        # then Python would leave it to the system, which has one of ours.
+        # redis-py has no time-out for a single call in its versions before 7.
         if self._sock is not None:
-            self._sock.settimeout(self._left(self.socket_timeout) or _ENDLESS)
+            self._sock.settimeout(self._left(self.socket_timeout))
 
     def _left(self, own: float | None) -> float | None:
         """The lesser of a time-out and what is left to the call, in seconds; None for neither."""
@@ -238,6 +237,7 @@ class _AsyncBounded:
     is_connected: bool
     _answers: Answers
     _conversation: Conversation
+    _answered_at = -math.inf
     _watch: Any = None
     _parser: Any
     _writer: Any
@@ -276,8 +276,9 @@ class _AsyncBounded:
             return True
         if self._answers.unread or self._conversation.is_over():
             return False
-        # What the event loop has not come to yet.
-        return self._watch is None or not self._watch.poll(0)
+        # What the event loop has not come to yet; as in `_Bounded.is_ready`.
+        is_fresh = now() - self._answered_at < FRESH_SECONDS
+        return is_fresh or self._watch is None or not self._watch.poll(0)
 
     async def disconnect(self, *args: Any, **kwargs: Any) -> None:
         self.is_wanted = True
@@ -318,6 +319,7 @@ class _AsyncBounded:
                 await self._conversation.more()
             except OSError as error:
                 raise _lost(error) from error
+        self._answered_at = now()
         return answer
 
 

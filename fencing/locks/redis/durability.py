@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fencing.request import MAX_TTL
 
@@ -32,12 +32,14 @@ class Durability:
         guarded: Whether a guard uses the service.
         replicas: How many replicas must have a lock before it counts as granted, or renewed.
         replica_timeout: How long they are waited for, in seconds.
+        keep: How long to keep a counter, as the scripts take it: in milliseconds, 0 for ever.
     """
 
     counter_ttl: float | None = COUNTER_SECONDS
     guarded: bool = False
     replicas: int = 0
     replica_timeout: float = REPLICA_SECONDS
+    keep: str = field(init=False)
 
     def __post_init__(self) -> None:
         if self.counter_ttl is not None:
@@ -57,13 +59,10 @@ class Durability:
                 f"replica_timeout must be {MIN_REPLICA_SECONDS} to {MAX_REPLICA_SECONDS:g} "
                 f"seconds, not {self.replica_timeout}"
             )
-
-    @property
-    def keep(self) -> str:
-        """How long to keep a counter, as the scripts take it: in milliseconds, 0 for ever."""
-        if not self.guarded or self.counter_ttl is None:
-            return "0"
-        return str(math.ceil(self.counter_ttl * 1000))
+        keep = "0"
+        if self.guarded and self.counter_ttl is not None:
+            keep = str(math.ceil(self.counter_ttl * 1000))
+        object.__setattr__(self, "keep", keep)
 
     def wait_within(self, seconds: float) -> tuple[int, float] | None:
         """How many replicas to wait for and how long, in seconds; ``None`` for none.

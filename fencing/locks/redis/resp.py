@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["MISSING", "Answers"]
 
+_SIZE = b"$%d".__mod__
+"""What a text of so many bytes is announced with."""
+
 MISSING = object()
 """Instead of an answer of which not all has come."""
 
@@ -129,6 +132,6 @@ def _texts_alone(data: bytes) -> list[bytes] | None:
     texts = words[2::2]  # *size, $length and text each, and nothing behind the last
     if words[-1] or words[0] != b"*%d" % len(texts):
         return None
-    if words[1:-1:2] != [b"$%d" % len(text) for text in texts]:
+    if words[1:-1:2] != list(map(_SIZE, map(len, texts))):
         return None
     return texts

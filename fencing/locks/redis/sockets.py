@@ -12,15 +12,11 @@ import math
 import select
 import socket
 import ssl
-import struct
 from typing import Protocol
 
 from fencing.clock import now
 
 __all__ = ["READ_BYTES", "BoundedSocket", "bounded_socket"]
-
-SYSTEM_SECONDS = 0.25
-"""How long the operating system itself waits for an answer at the most, in seconds."""
 
 READ_BYTES = 65536
 """How much is read at once; most answers are a hundred bytes."""
@@ -57,7 +53,6 @@ class _PolledSocket:
         connected.settimeout(None)  # so that Python does not ask in its turn
         self._socket = connected
         self._readable = _poll(connected, select.POLLIN)
-        self._limited = _is_limited_by_the_system(connected)
 
     def is_quiet(self) -> bool:
         return not self._readable.poll(0)
@@ -71,12 +66,6 @@ class _PolledSocket:
             self._send_rest(data[sent:], seconds)
 
     def receive(self, seconds: float | None) -> bytes:
-        if self._limited and seconds is not None and seconds > SYSTEM_SECONDS:
-            # Most answers come in a thousandth of it, and need not be asked for.
-            try:
-                return self._socket.recv(READ_BYTES)
-            except BlockingIOError:
-                seconds -= SYSTEM_SECONDS
         while True:
             # In milliseconds, and rounded up.
             if not self._readable.poll(None if seconds is None else seconds * 1000):
@@ -114,16 +103,6 @@ class _TimedSocket:
     def receive(self, seconds: float | None) -> bytes:
         self._socket.settimeout(seconds)
         return self._socket.recv(READ_BYTES)
-
-
-def _is_limited_by_the_system(connected: socket.socket) -> bool:
-    """Have a blocking ``recv`` return after ``SYSTEM_SECONDS``; whether it does (socket(7))."""
-    limit = struct.pack("@ll", 0, int(SYSTEM_SECONDS * 1_000_000))  # a struct timeval
-    try:
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-        return connected.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, len(limit)) == limit
-    except OSError:
-        return False
 
 
 def _poll(connected: socket.socket, event: int) -> select.poll:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import threading
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,7 +19,7 @@ from fencing.clock import now
 from fencing.embedded.proxy import TcpProxy
 from fencing.errors import LockServiceError
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
-from fencing.locks.redis.bounded import async_bounded
+from fencing.locks.redis.bounded import FRESH_SECONDS, async_bounded
 from fencing.locks.redis.stack import AsyncConnectionStack
 from tests.contract.facade import ThreadedLocks
 from tests.support.processes import ChildProcess
@@ -37,6 +38,7 @@ class TestIdle:
         lease = await locks.acquire("r", ttl=60)
         await lease.renew()  # whose script Redis knows from now on
         for _ in range(5):
+            connection_of(locks)._answered_at = -math.inf  # as if that were some time ago
             proxy.cut()
             proxy.reset_counts()
             await lease.renew()
@@ -67,6 +69,50 @@ class TestIdle:
 def locks_stack(locks: Any) -> Any:
     service = locks.locks if isinstance(locks, ThreadedLocks) else locks
     return service._redis._sibling._way._stack
+
+
+def connection_of(locks: Any) -> Any:
+    return locks_stack(locks)._idle[-1]
+
+
+class Noisy:
+    """What a connection looks at, and sees that something has come."""
+
+    def is_quiet(self) -> bool:
+        return False
+
+    def poll(self, milliseconds: float) -> list[object]:
+        assert milliseconds == 0
+        return ["something"]
+
+
+class TestLookingAtThem:
+    @pytest.mark.parametrize("kind", ["sync", "async"])
+    async def test_one_that_has_just_answered_is_believed(
+        self, proxy: TcpProxy, redis_namespace: str, kind: str
+    ) -> None:
+        if kind == "sync":
+            service: Any = RedisLockService.from_url(proxy.url, namespace=redis_namespace)
+            service.acquire("r", ttl=60)
+        else:
+            service = AsyncRedisLockService.from_url(proxy.url, namespace=redis_namespace)
+            await service.acquire("r", ttl=60)
+        connection = connection_of(service)
+        is_good = connection.is_ready if kind == "sync" else connection.is_quiet
+        connection._socket = connection._watch = Noisy()
+        connection._answered_at = now() + 60
+        assert is_good()
+        connection._answered_at = now() - FRESH_SECONDS
+        assert not is_good()
+        await connection.disconnect() if kind == "async" else connection.disconnect()
+
+    async def test_one_that_has_ended_all_the_same_costs_another_attempt(
+        self, locks: Any, proxy: TcpProxy
+    ) -> None:
+        await locks.acquire("r", ttl=60)
+        connection_of(locks)._answered_at = now() + 60
+        proxy.cut()
+        assert await locks.try_acquire("another", ttl=60)
 
 
 class TestOneForMany:

@@ -130,7 +130,7 @@ class TestWhoHears:
     async def test_until_something_is_asked_it_is_redis_py(self, talk: Talk) -> None:
         talk.hear(OK)
         assert talk.before.heard == [OK]
-        assert talk.answers.is_empty
+        assert not talk.answers.unread
 
     async def test_from_then_on_it_is_us(self, talk: Talk) -> None:
         talk.conversation.say(b"PING\r\n")

@@ -255,7 +255,9 @@ class TestTrouble:
             play.throw(KeyboardInterrupt())
 
     def test_being_thrown_away_asks_for_nothing(self) -> None:
-        play_acquire().call.close()
+        steps = play_acquire().call.go_on()
+        next(steps)
+        steps.close()
 
 
 class TestNonsense:
