@@ -23,6 +23,7 @@ from fencing.lease import AsyncLease, Lease, new_holder
 from fencing.locks.base import AsyncBaseLockService, BaseLockService, lease_of
 from fencing.locks.performing import see_through
 from fencing.locks.redis import acquiring, looking, steps, together
+from fencing.locks.redis.acquiring import Acquiring
 from fencing.locks.redis.addresses import async_client_at, client_at
 from fencing.locks.redis.administration import Administration, AsyncAdministration
 from fencing.locks.redis.asking import Ask
@@ -32,7 +33,7 @@ from fencing.locks.redis.performing import AsyncPerformer, Performer
 from fencing.locks.redis.scripts import RENEW, check_namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from fencing.locks.outcome import Outcome
     from fencing.locks.redis.clients import AnyAsyncClient, AnyClient
@@ -241,13 +242,7 @@ class RedisLockService(Administration, BaseLockService):
         self._redis.perform(acquiring.give_up(request, holder, started_at=now()), request.resource)
 
     def _ask_for(self, request: AcquireRequest, holder: str) -> Outcome:
-        call = partial(
-            acquiring.Acquiring,
-            request,
-            holder=holder,
-            started_at=now(),
-            durability=self._durability,
-        )
+        call = _acquisition(request, holder, self._durability)
         if request.patience > 0:
             return self._redis.perform_waiting(
                 call, request.resource, holder, in_line=not request.fair
@@ -390,15 +385,16 @@ class AsyncRedisLockService(AsyncAdministration, AsyncBaseLockService):
         )
 
     async def _ask_for(self, request: AcquireRequest, holder: str) -> Outcome:
-        call = partial(
-            acquiring.Acquiring,
-            request,
-            holder=holder,
-            started_at=now(),
-            durability=self._durability,
-        )
+        call = _acquisition(request, holder, self._durability)
         if request.patience > 0:
             return await self._redis.perform_waiting(
                 call, request.resource, holder, in_line=not request.fair
             )
         return await self._redis.perform_promptly(call(), request.resource)
+
+
+def _acquisition(
+    request: AcquireRequest, holder: str, durability: Durability
+) -> Callable[..., Acquiring]:
+    """Makes what acquires, of the nonce that is listened to by then."""
+    return partial(Acquiring, request, holder=holder, started_at=now(), durability=durability)
