@@ -21,7 +21,7 @@ from fencing.locks.redis.permissions import acl_rules
 from fencing.locks.redis.subscribing import AsyncSubscriber, Subscriber
 from fencing.locks.redis.trouble import REDIS_ERRORS
 from fencing.locks.redis.waiters import AsyncBox, AsyncWaiter, Waiter
-from fencing.locks.redis.waiting import Lines, Message, channel_of
+from fencing.locks.redis.waiting import STRAY_SECONDS, Lines, Message, channel_of
 
 if TYPE_CHECKING:
     import queue
@@ -40,7 +40,11 @@ AGAIN_SECONDS = 1.0
 """Shortest time from one attempt to listen to the next, in seconds; but for one in that time."""
 
 ORPHANS = 1000
-"""How many waiters are remembered who gave up, in case that Redis was not told."""
+"""How many waiters are remembered who gave up, in case that Redis was not told.
+
+By number, not by age: to know them costs nothing. What costs is to read for them while nobody
+waits, which is done for ``STRAY_SECONDS``.
+"""
 
 
 class _Room:
@@ -59,6 +63,7 @@ class _Room:
         self.nonce = secrets.token_hex(16)
         self.channel = channel_of(self._namespace, self.nonce)
         self._orphans: OrderedDict[str, str] = OrderedDict()
+        self._strays_until = -math.inf
         self._has_warned = False
         self._has_warned_of_silence = False
         self._again_at = -math.inf
@@ -79,8 +84,13 @@ class _Room:
     def disown(self, holder: str, resource: str) -> None:
         """Give the lock back as soon as this holder, who has given up, is handed it."""
         self._orphans[holder] = resource
+        self._strays_until = now() + STRAY_SECONDS
         if len(self._orphans) > ORPHANS:
             self._orphans.popitem(last=False)
+
+    def expects_strays(self) -> bool:
+        """Whether somebody who has given up may be handed a lock yet, as far as is known."""
+        return bool(self._orphans) and now() < self._strays_until
 
     def note_silence(self, why: str) -> None:
         """Whoever waited for a lock that was released could not be told of it; warn once."""
@@ -163,7 +173,7 @@ class Waiters(_Room):
                 self.channel,
                 self.lock,
                 self._stray,
-                self._orphans,
+                self.expects_strays,
             )
         except (OSError, RuntimeError):
             return None  # no file or thread is to be had now; who waits asks now and then
@@ -174,7 +184,7 @@ class Waiters(_Room):
         """See `_Room.disown`; whoever is listened to from now on may be told of this holder."""
         super().disown(holder, resource)
         for subscriber in list(self._subscribers.values()):
-            subscriber.expect_strays()
+            subscriber.read_for_strays()
 
     def close(self) -> None:
         """Listen no more; whoever still waits makes it begin again."""

@@ -32,7 +32,7 @@ from fencing.locks.redis.waiting import LISTEN_SECONDS, Audience, Box, Message
 
 if TYPE_CHECKING:
     import queue
-    from collections.abc import Callable, Sized
+    from collections.abc import Callable
 
 __all__ = ["AsyncSubscriber", "Subscriber"]
 
@@ -116,7 +116,7 @@ class Subscriber(_Subscriber["queue.SimpleQueue[Message]"]):
         channel: What to listen to.
         lock: Held when the audience changes, and while somebody reads what has come.
         stray: Called with a holder that was handed a lock, and that nobody waits as.
-        orphans: Holders who have given up, and may be handed a lock yet.
+        expects_strays: Whether somebody who has given up may be handed a lock yet.
     """
 
     def __init__(
@@ -125,12 +125,12 @@ class Subscriber(_Subscriber["queue.SimpleQueue[Message]"]):
         channel: str,
         lock: threading.Lock,
         stray: Callable[[str], None],
-        orphans: Sized,
+        expects_strays: Callable[[], bool],
     ) -> None:
         super().__init__(channel, stray)
         self._connect = connect
         self._lock = lock
-        self._orphans = orphans
+        self._expects_strays = expects_strays
         self._wire: Wire | None = None
         self._reader: object = self  # ourselves: the thread; a waiter's box; None: nobody
         self._bell = Bell()
@@ -200,13 +200,13 @@ class Subscriber(_Subscriber["queue.SimpleQueue[Message]"]):
         """Have the thread read if that is needed: it is told before anything changes."""
         if self._is_done:
             self._connection.disconnect()
-        elif others or self._orphans:
+        elif others or self._expects_strays():
             self._bell.ring()
             self._reader = self
             return
         self._reader = None
 
-    def expect_strays(self) -> None:
+    def read_for_strays(self) -> None:
         """Read, although nobody waits."""
         with self._lock:
             if self._reader is None:

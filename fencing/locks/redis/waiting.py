@@ -31,6 +31,7 @@ import re
 from typing import TYPE_CHECKING, Generic
 
 from fencing.lease import trust_ends
+from fencing.locks.asking import ATTEMPT_SECONDS
 from fencing.locks.lines import TURN, Box, BoxT, Lines, Message
 from fencing.request import MAX_TOKEN
 
@@ -41,6 +42,7 @@ __all__ = [
     "LISTEN_SECONDS",
     "LOST",
     "READY",
+    "STRAY_SECONDS",
     "TURN",
     "Audience",
     "Belief",
@@ -63,6 +65,20 @@ _AFTER_SECONDS = 0.001
 HANDED_SECONDS = 2.0
 """How long a lock that was handed over is held if its holder does nothing, in seconds; or its ttl,
 if that is shorter; as ``hand_over.lua`` says."""
+
+QUEUE_SECONDS = 30.0
+"""How long a queue is kept that nobody asks to be in, in seconds; as ``acquire.lua`` says."""
+
+STRAY_SECONDS = ATTEMPT_SECONDS + QUEUE_SECONDS + HANDED_SECONDS
+"""How long somebody who gave up may still be handed the lock, and then hold it, in seconds.
+
+His last request is carried out, or fails, in the time of an attempt. If that put him into the
+queue, he is in it until it ends, and is handed the lock for no longer than a waiter is.
+
+There are two ways to be handed it later: others ask to be in the queue all that time, or Redis has
+stood still with the request. Then it costs those behind him ``HANDED_SECONDS``, once, if nobody
+here hears of it; and whoever waits here does.
+"""
 
 _ENOUGH = 0.25
 """Part of that time that must be left when a waiter hears of it; otherwise it asks."""

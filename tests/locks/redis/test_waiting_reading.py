@@ -15,8 +15,8 @@ from fencing.errors import LockNotAcquiredError, LockServiceError
 from fencing.keepalive import keepers, rules
 from fencing.locks.redis import RedisLockService, listening, reading, subscribing, waiters
 from fencing.locks.redis.reading import Wire
-from fencing.locks.redis.scripts import keys_of
-from fencing.locks.redis.waiting import LOST
+from fencing.locks.redis.scripts import ACQUIRE, keys_of
+from fencing.locks.redis.waiting import HANDED_SECONDS, LOST, QUEUE_SECONDS, STRAY_SECONDS
 from tests.contract.facade import ThreadedLocks, in_thread
 from tests.locks.redis.waiting import begun, until
 from tests.support.interrupting import interrupted_before_line
@@ -146,6 +146,30 @@ async def test_what_a_stray_was_handed_is_given_back_while_nobody_waits(
     server.client.publish(service._redis._waiters.channel, f"{'f' * 32} 7")
     assert await in_thread(came.wait, 20)
     assert given == [("r", "f" * 32)]
+
+
+async def test_after_a_time_nothing_is_read_for_who_gave_up(
+    service: RedisLockService,
+    locks: Any,
+    others: Any,
+    server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    service._redis._waiters.disown("f" * 32, "r")
+    for later, reader in ((0, "thread"), (STRAY_SECONDS, "nobody")):
+        monkeypatch.setattr(listening, "now", lambda later=later: now() + later)
+        held = await others.acquire("r", ttl=30)
+        task = begun(locks)
+        await server.queued()
+        await until(lambda: reads(service) == "waiter")
+        await held.release()
+        await (await task).release()
+        assert reads(service) == reader
+
+
+def test_that_time_is_what_the_scripts_say() -> None:
+    assert f"QUEUE_TTL = {QUEUE_SECONDS * 1000:.0f}\n" in ACQUIRE.text
+    assert f"HANDED = {HANDED_SECONDS * 1000:.0f}\n" in ACQUIRE.text
 
 
 async def test_closing_while_he_reads_leaves_him_waiting_for_the_lock(
