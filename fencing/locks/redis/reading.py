@@ -58,6 +58,9 @@ class Lines:
 class Wire:
     """The socket of a connection that is subscribed; it does not block from now on.
 
+    Whoever waits may do so beside others; all else is done by one at a time, for TLS is not made
+    for more.
+
     Args:
         connected: The socket.
     """
@@ -68,11 +71,12 @@ class Wire:
         self._socket = connected
         # Under TLS there may be something to be read that the system does not know of any more.
         self._pending: Callable[[], int] | None = getattr(connected, "pending", None)
+        self._has_more = self._pending is not None and self._pending() > 0
         self._is_in_step = True
 
     def wait(self, seconds: float, *others: Bell) -> None:
         """Wait until there is something to be read, here or on others."""
-        if self._pending is None or not self._pending():
+        if not self._has_more:
             readable(seconds, self._socket, *others)
 
     def receive(self) -> bool:
@@ -90,11 +94,14 @@ class Wire:
         try:
             chunk = self._socket.recv(CHUNK)
         except _NOT_YET:
+            self._has_more = False
             self._is_in_step = True
             return True
         if not chunk:
             return False
         self.lines.feed(chunk)
+        if self._pending is not None:
+            self._has_more = self._pending() > 0
         self._is_in_step = True
         return True
 
@@ -108,8 +115,10 @@ class Wire:
 
     def shut_down(self) -> None:
         """Wake whoever waits; nothing comes any more."""
+        # The system's end only: ssl's own throws its state away, and whoever comes to read or to
+        # send after it would do so without TLS.
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
 
 class Bell:
