@@ -81,6 +81,10 @@ class _Subscriber(Generic[BoxT]):
 
     def _hear(self, lines: Lines) -> None:
         """Pass on what has come; if that is interrupted, the next one goes on with it."""
+        if self.audience.over:
+            # Whoever waited has been told, and asks. asyncio's TLS goes on taking what comes until
+            # the other end has closed, too.
+            return
         come = lines.come
         self._heard_at = now()
         if come and not self.audience.listens:

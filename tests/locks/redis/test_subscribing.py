@@ -13,7 +13,7 @@ import pytest
 from fencing.locks.lines import AsyncBox
 from fencing.locks.redis import subscribing
 from fencing.locks.redis.subscribing import AsyncSubscriber
-from fencing.locks.redis.waiting import READY
+from fencing.locks.redis.waiting import LOST, READY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -80,3 +80,18 @@ async def test_an_answer_that_comes_while_it_is_tested_counts(
         sent = [await connection.sent.get() for _ in range(4)]
         assert sent == ["SUBSCRIBE", "PING", "PING", "PING"]
         assert [await box.get(0.0) for _ in range(2)] == [READY, None]
+
+
+async def test_what_comes_after_the_end_is_nobody_s(
+    connection: Connection,
+) -> None:
+    box = AsyncBox()
+    strays: list[str] = []
+    async with listening(connection, box, strays) as subscriber:
+        assert await box.get(20) == READY
+    connection.come(HOLDER.encode() + b" 7\r\n")
+    assert not subscriber.audience.listens
+    assert subscriber.audience.over
+    assert strays == []
+    # Who waited asks at once, and is told by the script what he was handed.
+    assert [await box.get(0.0) for _ in range(2)] == [LOST, None]
