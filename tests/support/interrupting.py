@@ -1,9 +1,10 @@
-"""An interrupt before any chosen line of some modules, as a signal may bring it."""
+"""A signal before any chosen line of some modules: one that interrupts, or whose handler works."""
 
 from __future__ import annotations
 
 import linecache
 import sys
+import threading
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
@@ -11,15 +12,27 @@ from typing import TYPE_CHECKING
 from fencing.interrupts import is_begun_unseen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from types import CodeType, FrameType, ModuleType
 
-__all__ = ["interrupted_before_line"]
+__all__ = ["ends", "handled_before_line", "handled_before_step", "interrupted_before_line"]
+
+
+def interrupted_before_line(number: int, *modules: ModuleType) -> AbstractContextManager[list[str]]:
+    """Raise ``KeyboardInterrupt`` before the n-th line run of some modules; yields those run."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    return handled_before_line(number, interrupt, *modules)
 
 
 @contextmanager
-def interrupted_before_line(number: int, *modules: ModuleType) -> Iterator[list[str]]:
-    """Raise ``KeyboardInterrupt`` before the n-th line run of some modules; yields those run."""
+def handled_before_line(
+    number: int, handler: Callable[[], object], *modules: ModuleType
+) -> Iterator[list[str]]:
+    """Call a handler before the n-th line run of some modules; yields those run."""
     files = {module.__file__ for module in modules}
     lines: list[str] = []
 
@@ -31,7 +44,7 @@ def interrupted_before_line(number: int, *modules: ModuleType) -> Iterator[list[
             lines.append(line)
             if len(lines) == number:
                 sys.settrace(before)
-                raise KeyboardInterrupt
+                handler()
         return trace
 
     before = sys.gettrace()
@@ -40,6 +53,54 @@ def interrupted_before_line(number: int, *modules: ModuleType) -> Iterator[list[
         yield lines
     finally:
         sys.settrace(before)
+
+
+@contextmanager
+def handled_before_step(
+    number: int, handler: Callable[[], object], *modules: ModuleType
+) -> Iterator[list[str]]:
+    """Call a handler before the n-th instruction of some modules; yields the lines of those run.
+
+    Before more of them than there are where Python looks for signals.
+    """
+    files = {module.__file__ for module in modules}
+    steps: list[str] = []
+
+    def trace(frame: FrameType, happened: str, _: object) -> object:
+        if frame.f_code.co_filename not in files:
+            return None
+        frame.f_trace_opcodes = True
+        if happened == "opcode":
+            steps.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+            if len(steps) == number:
+                sys.settrace(before)
+                handler()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)  # type: ignore[arg-type]  # as above
+    try:
+        yield steps
+    finally:
+        sys.settrace(before)
+
+
+def ends(work: Callable[[], object], seconds: float = 30) -> bool:
+    """Do something in a thread of its own; return whether it ends, rather than wait for itself."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    for error in raised:
+        raise error
+    return not thread.is_alive()
 
 
 def _can_be_interrupted(frame: FrameType, line: str) -> bool:

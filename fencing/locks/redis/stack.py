@@ -154,18 +154,26 @@ class _Stack:
                         return
                     self._made += 1
                     connection = None
-                self._waiting.popleft().come(connection)
+                try:
+                    turn = self._waiting.popleft()
+                except IndexError:  # a signal handler's call was in here, and has served it
+                    self._take_back(connection)
+                    return
+                turn.come(connection)
 
     def _leave(self, turn: Any) -> None:
         """Wait no longer; if the turn has come at this very moment, it is the next one's."""
-        with self._lock:
-            if turn in self._waiting:
-                self._waiting.remove(turn)
-                return
-        if turn.connection is None:
+        with contextlib.suppress(ValueError), self._lock:
+            self._waiting.remove(turn)
+            return
+        self._take_back(turn.connection)
+
+    def _take_back(self, connection: Any) -> None:
+        """Let the next one have what somebody was given: a connection, or the right to make one."""
+        if connection is None:
             self._make_one_less()
         else:
-            self.give_back(turn.connection)
+            self.give_back(connection)
 
     def _make_one_less(self) -> None:
         with self._lock:
@@ -179,7 +187,7 @@ class ConnectionStack(_Stack):
     def forget(self) -> None:
         """See `_Stack.forget`."""
         super().forget()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may call, too
 
     def take(self, end: float) -> Any:
         """A connection that is connected by ``end``, to be given back.
