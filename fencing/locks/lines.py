@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from collections import deque
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["TURN", "AsyncBox", "Box", "BoxT", "Lines", "Message"]
+__all__ = ["TURN", "AsyncBox", "Box", "BoxT", "Lines", "Message", "Threads"]
 
 Message = int | str
 """What a waiter is told: the token with which it was handed the lock, or one of the words below."""
@@ -75,6 +76,31 @@ class Lines(Generic[BoxT]):
         for box in self._lines.get(resource, ()):
             box.put(TURN)
         self._lines.pop(resource, None)
+
+
+class Threads:
+    """Which threads have come to wait, and as whom: one at a time in each.
+
+    Who comes second is a signal handler's acquisition. The thread that it runs in stands still
+    until it is done: it would wait in vain behind it in line, or for what it was about to do, and
+    it would see what is half done. So it has to do without all that, and ask for itself.
+    """
+
+    def __init__(self) -> None:
+        self._here: dict[int, object] = {}
+
+    def enter(self, who: object) -> bool:
+        """Come; return whether one is the first here."""
+        return self._here.setdefault(threading.get_ident(), who) is who
+
+    def has(self, who: object) -> bool:
+        """Whether one has come, as the first, and not gone."""
+        return self._here.get(threading.get_ident()) is who
+
+    def leave(self, who: object) -> None:
+        """Go. To be called as often as one likes, and by whoever was not the first."""
+        if self.has(who):
+            del self._here[threading.get_ident()]
 
 
 class AsyncBox:

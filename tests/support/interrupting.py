@@ -30,9 +30,9 @@ def interrupted_before_line(number: int, *modules: ModuleType) -> AbstractContex
 
 @contextmanager
 def handled_before_line(
-    number: int, handler: Callable[[], object], *modules: ModuleType
+    which: int | str, handler: Callable[[], object], *modules: ModuleType
 ) -> Iterator[list[str]]:
-    """Call a handler before the n-th line run of some modules; yields those run."""
+    """Call a handler before the n-th line that some modules run, or a certain one; yields them."""
     files = {module.__file__ for module in modules}
     lines: list[str] = []
 
@@ -42,7 +42,7 @@ def handled_before_line(
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
         if happened == "line" and _can_be_interrupted(frame, line):
             lines.append(line)
-            if len(lines) == number:
+            if which in (len(lines), line):
                 sys.settrace(before)
                 handler()
         return trace

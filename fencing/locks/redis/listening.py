@@ -17,6 +17,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from fencing.clock import now
+from fencing.locks.lines import Threads
 from fencing.locks.redis.permissions import acl_rules
 from fencing.locks.redis.subscribing import AsyncSubscriber, Subscriber
 from fencing.locks.redis.trouble import REDIS_ERRORS
@@ -148,7 +149,10 @@ class Waiters(_Room):
     def forget(self) -> None:
         """See `_Room.forget`."""
         super().forget()
-        self.lock = threading.Lock()
+        # Reentrant, for a signal handler may close the service while its thread is in here. What it
+        # acquires meanwhile does without all that this protects.
+        self.lock = threading.RLock()
+        self.threads = Threads()
         self.lines: Lines[queue.SimpleQueue[Message]] = Lines()
         self._subscribers: dict[Any, Subscriber] = {}
 
@@ -188,11 +192,15 @@ class Waiters(_Room):
 
     def close(self) -> None:
         """Listen no more; whoever still waits makes it begin again."""
-        with self.lock:
-            subscribers = list(self._subscribers.values())
-            self._subscribers.clear()
-        for subscriber in subscribers:
-            subscriber.stop()
+        self.threads.enter(self)
+        try:
+            with self.lock:
+                subscribers = list(self._subscribers.values())
+                self._subscribers.clear()
+            for subscriber in subscribers:
+                subscriber.stop()
+        finally:
+            self.threads.leave(self)
 
     def _stray(self, holder: str) -> None:
         resource = self._orphans.pop(holder, None)

@@ -33,6 +33,7 @@ from fencing.locks.redis.waiting import LISTEN_SECONDS, Audience, Box, Message
 if TYPE_CHECKING:
     import queue
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
 __all__ = ["AsyncSubscriber", "Subscriber"]
 
@@ -127,7 +128,7 @@ class Subscriber(_Subscriber["queue.SimpleQueue[Message]"]):
         self,
         connect: Callable[[float], Any],
         channel: str,
-        lock: threading.Lock,
+        lock: AbstractContextManager[Any],
         stray: Callable[[str], None],
         expects_strays: Callable[[], bool],
     ) -> None:

@@ -33,6 +33,7 @@ class Waiter:
     # What every waiter begins with is its class's: most get the lock at once.
     _subscriber: Any = None
     _listens = False
+    _is_first_here = False
     has_left = False
 
     def __init__(self, waiters: Waiters, resource: str, key: bytes, holder: str) -> None:
@@ -45,8 +46,12 @@ class Waiter:
     def enter(self, *, in_line: bool) -> str | None:
         """Begin to wait; return what to register with, empty if there is nothing yet.
 
-        ``None`` if it is not its turn.
+        ``None`` if it is not its turn. What a signal handler acquires while its thread is in here
+        neither stands in line nor listens; see `Threads`.
         """
+        self._is_first_here = self._waiters.threads.enter(self)
+        if not self._is_first_here:
+            return ""
         with self._waiters.lock:
             if in_line and not self._waiters.lines.join(self._resource, self._box):
                 return None
@@ -67,6 +72,8 @@ class Waiter:
 
     def give_up(self, error: BaseException) -> None:
         """It has failed, and perhaps could not say so to Redis."""
+        if not self._waiters.threads.has(self):
+            return  # it was not registered
         self._waiters.disown(self._holder, self._resource)
         if isinstance(error, LockServiceError):
             with self._waiters.lock:
@@ -76,10 +83,12 @@ class Waiter:
         """It does not wait any more. To be called as often as one likes."""
         if self.has_left:
             return
-        with self._waiters.lock:
-            self._waiters.lines.leave(self._resource, self._box)
-            if self._subscriber is not None:
-                self._subscriber.dismiss(self._holder, self._box)
+        if self._waiters.threads.has(self):
+            with self._waiters.lock:
+                self._waiters.lines.leave(self._resource, self._box)
+                if self._subscriber is not None:
+                    self._subscriber.dismiss(self._holder, self._box)
+            self._waiters.threads.leave(self)
         self.has_left = True
 
     def _listen(self, seconds: float, *, start: bool) -> Signal:
@@ -93,7 +102,7 @@ class Waiter:
 
     def _attend(self, *, start: bool) -> str:
         """Have oneself told what is said where the key is; return what to register with."""
-        if start or self._waiters.listens:
+        if self._is_first_here and (start or self._waiters.listens):
             with self._waiters.lock:
                 found = self._waiters.subscriber(self._key, start=start)
                 if found is not self._subscriber and self._subscriber is not None:

@@ -152,8 +152,7 @@ class Audience(Generic[BoxT]):
     """Who is told what is said on a channel.
 
     Attributes:
-        listens: Whether the channel is listened to, as confirmed by Redis.
-        has_listened: Whether it ever was.
+        has_listened: Whether the channel was ever listened to, as confirmed by Redis.
         over: Whether that has ended.
     """
 
@@ -161,16 +160,22 @@ class Audience(Generic[BoxT]):
 
     def __init__(self) -> None:
         self._boxes: dict[bytes, BoxT] = {}
-        self.listens = False
         self.has_listened = False
         self.over = False
 
     def __len__(self) -> int:
         return len(self._boxes)
 
+    @property
+    def listens(self) -> bool:
+        """Whether the channel is listened to: once it was, until its end and never after."""
+        return self.has_listened and not self.over
+
     def add(self, holder: str, box: BoxT) -> None:
         """Whoever waits as this holder is told from now on."""
         self._boxes[holder.encode()] = box
+        if self.over:  # in this very moment: by a signal handler that has closed the service
+            box.put(LOST)
 
     def remove(self, holder: str) -> None:
         """Nobody waits as this holder any more."""
@@ -193,13 +198,13 @@ class Audience(Generic[BoxT]):
 
     def begin(self) -> None:
         """The channel is listened to."""
-        self.listens = self.has_listened = True
+        self.has_listened = True
         for box in self._everybody():
             box.put(READY)
 
     def end(self) -> None:
         """It is not listened to any more."""
-        self.listens, self.over = False, True
+        self.over = True
         for box in self._everybody():
             box.put(LOST)
         self._boxes.clear()

@@ -6,15 +6,34 @@ A handler runs between any two instructions, and its thread stands still until i
 from __future__ import annotations
 
 import contextlib
+import threading
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 from redis.exceptions import MaxConnectionsError
 
 from fencing.clock import now
-from fencing.locks.redis import stack
+from fencing.locks import lines as lines_of
+from fencing.locks.redis import (
+    RedisLockService,
+    listening,
+    reading,
+    stack,
+    subscribing,
+    waiters,
+    waiting,
+)
 from fencing.locks.redis.stack import ConnectionStack
-from tests.support.interrupting import ends, handled_before_step
+from fencing.locks.redis.waiting import LISTEN_SECONDS
+from tests.support.interrupting import ends, handled_before_line, handled_before_step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.locks.redis.waiting import Server
+
+MODULES = (lines_of, listening, reading, subscribing, waiters, waiting)
 
 
 class Connection:
@@ -76,3 +95,134 @@ class TestStack:
         assert set(connections._idle) == set(taken), steps[-3:]
         assert len(connections._idle) == connections._made == size, steps[-3:]
         return was_called
+
+
+@pytest.fixture
+def holder(redis_url: str, redis_namespace: str) -> Iterator[RedisLockService]:
+    """Another process's service, in effect."""
+    with RedisLockService.from_url(redis_url, namespace=redis_namespace) as locks:
+        yield locks
+
+
+@pytest.fixture
+def locks(redis_url: str, redis_namespace: str) -> RedisLockService:
+    # Closed by the tests, if they succeed: its thread may wait for itself for ever.
+    return RedisLockService.from_url(redis_url, namespace=redis_namespace)
+
+
+def use_another_lock(locks: RedisLockService) -> None:
+    locks.acquire("another", ttl=60).release()
+
+
+def close(locks: RedisLockService) -> None:
+    locks.close()
+
+
+class TestWaiting:
+    @pytest.mark.parametrize("work", [use_another_lock, close])
+    def test_a_handler_before_any_line(
+        self,
+        work: Callable[[RedisLockService], None],
+        locks: RedisLockService,
+        holder: RedisLockService,
+        server: Server,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        join = threading.Thread.join
+
+        def join_briefly(thread: threading.Thread, timeout: float | None = None) -> None:
+            # Closing waits for a thread that waits for who is interrupted.
+            join(thread, 0.01 if timeout == LISTEN_SECONDS else timeout)
+
+        monkeypatch.setattr(threading.Thread, "join", join_briefly)
+
+        def work_at_every_line() -> None:
+            number, was_handled = 0, True
+            while was_handled:
+                number += 1
+                with (
+                    released_when_registered(holder, server),
+                    handled_before_line(number, lambda: work(locks), *MODULES) as lines,
+                ):
+                    locks.acquire("r", ttl=60).release()
+                was_handled = len(lines) >= number
+                assert server.leftovers() == [], lines[-3:]
+                assert reader(locks) != "waiter", lines[-3:]
+                assert not locks._redis._waiters.threads._here, lines[-3:]
+            assert "wire.wait(left)" in lines
+            assert "self._take_in(wire)" in lines
+
+        assert ends(work_at_every_line, 120)
+        locks.close()
+
+    @pytest.mark.parametrize(
+        ("line", "before_it"),
+        [
+            ("found = self._waiters.subscriber(self._key, start=start)", "its own thread"),
+            ("wire.wait(left)", "its own thread"),
+            ("self._take_in(wire)", "its own thread"),
+            ("line.append(box)", "another thread"),
+            ("message = self._box.get(timeout=min(left, threading.TIMEOUT_MAX))", "another thread"),
+        ],
+    )
+    def test_a_handler_waits_for_the_very_lock(
+        self,
+        line: str,
+        before_it: str,
+        locks: RedisLockService,
+        holder: RedisLockService,
+        server: Server,
+    ) -> None:
+        held = holder.acquire("r", ttl=60)
+        handled = threading.Event()
+
+        def acquire() -> None:
+            locks.acquire("r", ttl=60).release()
+
+        def handler() -> None:
+            held.release()
+            acquire()
+            handled.set()
+
+        other = threading.Thread(target=acquire, daemon=True)
+
+        def wait_for_it() -> None:
+            if before_it == "another thread":
+                other.start()
+                while not server.waiting():
+                    pass
+            with handled_before_line(line, handler, *MODULES):
+                acquire()
+
+        assert ends(wait_for_it)
+        assert handled.is_set()
+        if before_it == "another thread":
+            other.join()
+        assert server.leftovers() == []
+        locks.close()
+
+
+def reader(locks: RedisLockService) -> str:
+    subscriber = locks._redis._waiters._subscribers.get("")
+    if subscriber is None or subscriber._reader is None:
+        return "nobody"
+    return "thread" if subscriber._reader is subscriber else "waiter"
+
+
+@contextlib.contextmanager
+def released_when_registered(holder: RedisLockService, server: Server) -> Iterator[None]:
+    """Another holds the lock, and lets it go when somebody is registered as waiting for it."""
+    held, over = holder.acquire("r", ttl=60), threading.Event()
+
+    def release() -> None:
+        while not server.waiting() and not over.wait(0.001):
+            pass
+        held.release()
+
+    releasing = threading.Thread(target=release)
+    releasing.start()
+    try:
+        yield
+    finally:
+        over.set()
+        releasing.join()

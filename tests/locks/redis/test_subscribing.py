@@ -13,7 +13,7 @@ import pytest
 from fencing.locks.lines import AsyncBox
 from fencing.locks.redis import subscribing
 from fencing.locks.redis.subscribing import AsyncSubscriber
-from fencing.locks.redis.waiting import LOST, READY
+from fencing.locks.redis.waiting import LOST, READY, Audience
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -95,3 +95,19 @@ async def test_what_comes_after_the_end_is_nobody_s(
     assert strays == []
     # Who waited asks at once, and is told by the script what he was handed.
     assert [await box.get(0.0) for _ in range(2)] == [LOST, None]
+
+
+class TestAudience:
+    def test_does_not_begin_again(self) -> None:
+        audience: Audience[AsyncBox] = Audience()
+        audience.begin()
+        audience.end()
+        audience.begin()
+        assert not audience.listens
+
+    async def test_who_comes_after_the_end_is_told(self) -> None:
+        audience: Audience[AsyncBox] = Audience()
+        audience.end()
+        box = AsyncBox()
+        audience.add(HOLDER, box)
+        assert await box.get(0.0) == LOST

@@ -13,6 +13,7 @@ import pytest
 from fencing.clock import now
 from fencing.errors import LockNotAcquiredError, LockServiceError
 from fencing.keepalive import keepers, rules
+from fencing.locks import lines as lines_of
 from fencing.locks.redis import RedisLockService, listening, reading, subscribing, waiters
 from fencing.locks.redis.reading import Wire
 from fencing.locks.redis.scripts import ACQUIRE, keys_of
@@ -210,7 +211,7 @@ async def test_a_silent_connection_is_noticed_while_he_reads(
 def test_an_interrupt_before_any_line_of_waiting_leaves_no_lock_and_no_reader(
     service: RedisLockService, redis_namespace: str, server: Server, redis_url: str
 ) -> None:
-    modules = (listening, reading, subscribing, waiters)
+    modules = (lines_of, listening, reading, subscribing, waiters)
     keys = [keys_of(redis_namespace, "r")[place] for place in (0, 2)]
     number, interrupted = 0, True
     with RedisLockService.from_url(redis_url, namespace=redis_namespace) as others:
@@ -243,6 +244,7 @@ def test_an_interrupt_before_any_line_of_waiting_leaves_no_lock_and_no_reader(
                 while server.client.exists(key):
                     assert now() < end, (number, lines[-3:])
             assert reads(service) != "waiter", (number, lines[-3:])
+            assert not service._redis._waiters.threads._here, (number, lines[-3:])
     # The last time nothing was interrupted, so that all lines of it are known.
     assert "wire.wait(left)" in lines
     assert "self._take_in(wire)" in lines
