@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from concurrent.futures import Future
-from contextlib import asynccontextmanager, contextmanager
+from concurrent.futures import Future, InvalidStateError
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from fencing.cancelling import heeding
@@ -49,7 +49,7 @@ class Slots:
         # Sets and queues of turns, no counts: what an interrupt leaves half done can be done again.
         self._granted: set[Future[None]] = set()
         self._waiting: deque[Future[None]] = deque()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may come for one, too
 
     @contextmanager
     def slot(self, until: float) -> Iterator[None]:
@@ -104,22 +104,28 @@ class Slots:
     def _leave(self, turn: Future[None]) -> None:
         """Give the permit back, or leave the queue; to be called as often as one likes."""
         with self._lock:
-            if turn in self._waiting:
+            with suppress(ValueError):
                 self._waiting.remove(turn)
             self._granted.discard(turn)
             self._hand_on()
 
     def _hand_on(self) -> None:
-        """Give those who wait what is free; go on with what an interrupt has left half done."""
-        while self._waiting:
-            first = self._waiting[0]
+        """Give those who wait what is free; go on with what an interrupt has left half done.
+
+        A signal handler may do the same between any two steps, to the end.
+        """
+        while True:
+            try:
+                first = self._waiting[0]
+            except IndexError:
+                return
             if first not in self._granted and len(self._granted) >= self.capacity:
                 return
             self._granted.add(first)
-            if first.cancelled() or not (
-                first.running() or first.done() or first.set_running_or_notify_cancel()
-            ):
+            with suppress(InvalidStateError):
+                if not first.done():
+                    first.set_result(None)
+            if first.cancelled():
                 self._granted.discard(first)  # given up
-            elif not first.done():
-                first.set_result(None)
-            self._waiting.popleft()
+            with suppress(ValueError):
+                self._waiting.remove(first)

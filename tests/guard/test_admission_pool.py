@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import threading
+from concurrent.futures import Future
 from contextlib import contextmanager
 
 import psycopg
@@ -13,8 +15,10 @@ from sqlalchemy import NullPool, QueuePool, event, text
 
 from fencing import AsyncGuard, Guard, LockNotAcquiredError
 from fencing.clock import now
+from fencing.core import slots as slots_of
 from fencing.core.slots import NoSlotError, Slots
 from tests.support.bank import enter_by_hand
+from tests.support.interrupting import ends, handled_before_step
 from tests.support.scripted import AsyncScriptedLocks, ScriptedLocks
 
 
@@ -144,6 +148,35 @@ class TestSlots:
                 await task
         slots = guard.databases[0].admissions._slots
         assert slots.taken == 0
+
+
+@pytest.mark.parametrize("capacity", [1, 2])
+def test_a_signal_handler_may_come_for_a_slot_before_any_step(capacity):
+    def come(slots):
+        with contextlib.suppress(NoSlotError), slots.slot(now()):
+            pass
+
+    def come_at_every_step():
+        number, has_come = 0, True
+        while has_come:
+            number += 1
+            slots = Slots(capacity)
+            first, second, third = turns = [Future() for _ in range(3)]
+            for turn in turns:
+                slots._queue(turn)
+            with handled_before_step(number, lambda slots=slots: come(slots), slots_of) as steps:
+                slots._leave(first)
+                come(slots)
+            has_come = len(steps) >= number
+            assert second.done(), steps[-3:]
+            slots._leave(second)
+            assert third.done(), steps[-3:]
+            slots._leave(third)
+            assert slots.taken == 0, steps[-3:]
+            assert not slots._waiting, steps[-3:]
+        assert number > 50
+
+    assert ends(come_at_every_step)
 
 
 async def _acquire(guard, resource):
