@@ -41,7 +41,7 @@ class Observations:
     def forget(self) -> None:
         """Begin anew, in a forked child: the lock may be held by a thread that is not here."""
         self._counts: Counter[tuple[str, str]] = Counter()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may write, too
 
     @property
     def counts(self) -> Counter[tuple[str, str]]:

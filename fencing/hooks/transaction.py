@@ -5,7 +5,6 @@ Not in ``Connection.info``, which belongs to the pooled connection and outlives 
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import TYPE_CHECKING
 
@@ -60,28 +59,28 @@ class Presentation(Presented):
 
 
 class Presentations:
-    """The presentations of one engine's connections; safe for threads."""
+    """The presentations of one engine's connections; safe for threads, and for signal handlers.
+
+    Without a lock, for which a handler would wait for its own thread: each call changes the table,
+    or copies what is in it, in one step.
+    """
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew, in a forked child: the transactions are its parent's, and so is the lock."""
+        """Begin anew, in a forked child: the transactions are its parent's."""
         self._by_connection: weakref.WeakKeyDictionary[Connection, Presentation] = (
             weakref.WeakKeyDictionary()
         )
-        self._lock = threading.Lock()
 
     def put(self, connection: Connection, presentation: Presentation) -> None:
         """Note what the transaction that begins on a connection presents."""
-        with self._lock:
-            self._by_connection[connection] = presentation
+        self._by_connection[connection] = presentation
 
     def drop(self, connection: Connection) -> None:
         """A transaction begins that presents nothing."""
-        if connection in self._by_connection:
-            with self._lock:
-                self._by_connection.pop(connection, None)
+        self._by_connection.pop(connection, None)
 
     def get(self, connection: Connection) -> Presentation | None:
         """What the latest transaction of a connection has presented."""
@@ -89,9 +88,9 @@ class Presentations:
 
     def open_on(self, resource: str) -> Iterator[tuple[Presentation, BaseLease]]:
         """The open transactions that have presented a lease on a resource."""
-        with self._lock:
-            presentations = list(self._by_connection.values())
-        for presentation in presentations:
-            lease = presentation.lease_on(resource)
-            if lease is not None and presentation.is_open:
+        for reference in self._by_connection.keyrefs():
+            connection = reference()
+            presentation = None if connection is None else self.get(connection)
+            lease = None if presentation is None else presentation.lease_on(resource)
+            if presentation is not None and lease is not None and presentation.is_open:
                 yield presentation, lease

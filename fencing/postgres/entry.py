@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from typing import TYPE_CHECKING, Any, overload
 
@@ -76,12 +75,12 @@ class Entry(Presented):
 
     def note_on(self, connection: AnyConnection) -> None:
         """It is the latest of its connection."""
-        with _lock:
-            _entries[connection] = self
+        _entries[connection] = self
 
 
+# Without a lock, for which a signal handler would wait for its own thread: it is changed, and what
+# is in it copied, in one step.
 _entries: weakref.WeakKeyDictionary[AnyConnection, Entry] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
 
 
 def latest_entry(connection: AnyConnection) -> Entry | None:
@@ -91,19 +90,18 @@ def latest_entry(connection: AnyConnection) -> Entry | None:
 
 def open_blocks(resource: str) -> Iterator[tuple[Entry, BaseLease]]:
     """The open transaction blocks that have presented a lease on a resource."""
-    with _lock:
-        entries = [entry for c, entry in _entries.items() if entry.in_block and not c.closed]
-    for entry in entries:
+    for reference in _entries.keyrefs():
+        connection = reference()
+        entry = None if connection is None else latest_entry(connection)
+        if connection is None or entry is None or not entry.in_block or connection.closed:
+            continue
         lease = entry.lease_on(resource)
         if lease is not None:
             yield entry, lease
 
 
 def _forget_in_child() -> None:
-    # The transactions are the parent's, and the lock may be held by a thread that is not here.
-    global _lock  # noqa: PLW0603 - the child needs one of its own
-    _lock = threading.Lock()
-    _entries.clear()
+    _entries.clear()  # the transactions are the parent's
 
 
 if hasattr(os, "register_at_fork"):
