@@ -92,7 +92,9 @@ class _Nodes:
             raise ClusterDownError("the node has no part in a cluster")
         self._topology.learn(answer, address, now())
         members = self._topology.members
-        return [self._nodes.pop(each) for each in list(self._nodes) if each not in members]
+        # A signal handler may have looked meanwhile, too, and found the same.
+        gone = [self._nodes.pop(each, None) for each in list(self._nodes) if each not in members]
+        return [node for node in gone if node is not None]
 
     def _nowhere(self, error: Exception | None) -> Exception:
         if isinstance(error, ResponseError) and not isinstance(error, ClusterDownError):
@@ -140,7 +142,7 @@ class Clustered(_Nodes):
         make = node_maker(client)
         super().__init__(client, lambda address: Direct(make(address)))
         self._pid = os.getpid()
-        self._looking = threading.Lock()
+        self._looking = threading.RLock()  # a signal handler may look, too
 
     def run(self, script: Script, keys: tuple[bytes, ...], args: list[bytes], end: float) -> Any:
         """See `Sibling.run`."""
@@ -199,7 +201,7 @@ class Clustered(_Nodes):
         """See to it that it is known where the slots are."""
         if self._pid != os.getpid():
             # What another thread of the parent held at the fork is not held in the child.
-            self._looking, self._pid = threading.Lock(), os.getpid()
+            self._looking, self._pid = threading.RLock(), os.getpid()
         if not self._topology.is_due(now()):
             return
         age = self._topology.age

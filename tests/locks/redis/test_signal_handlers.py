@@ -17,13 +17,16 @@ from fencing.clock import now
 from fencing.locks import lines as lines_of
 from fencing.locks.redis import (
     RedisLockService,
+    clustered,
     listening,
     reading,
     stack,
     subscribing,
+    topology,
     waiters,
     waiting,
 )
+from fencing.locks.redis.clustered import Clustered
 from fencing.locks.redis.stack import ConnectionStack
 from fencing.locks.redis.waiting import LISTEN_SECONDS
 from tests.support.interrupting import ends, handled_before_line, handled_before_step
@@ -31,6 +34,7 @@ from tests.support.interrupting import ends, handled_before_line, handled_before
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from fencing.locks.redis.topology import Address
     from tests.locks.redis.waiting import Server
 
 MODULES = (lines_of, listening, reading, subscribing, waiters, waiting)
@@ -95,6 +99,44 @@ class TestStack:
         assert set(connections._idle) == set(taken), steps[-3:]
         assert len(connections._idle) == connections._made == size, steps[-3:]
         return was_called
+
+
+class Node:
+    """One of a cluster, which says what it is told to."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+
+    def command(self, _: float, *__: bytes) -> list[list[object]]:
+        return [[0, 16383, [b"a", 1]]]
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+def test_it_looks_at_a_cluster_before_any_step_of_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look_at_every_step() -> None:
+        number, has_looked = 0, True
+        while has_looked:
+            number += 1
+            nodes = Clustered(SimpleNamespace(nodes_manager=SimpleNamespace(address_remap=None)))
+            nodes._node(("gone", 1))
+
+            def look(nodes: Clustered = nodes) -> None:
+                nodes._topology.look_again()
+                nodes._know(now() + 1)
+
+            with handled_before_step(number, look, clustered, topology) as steps:
+                look()
+            has_looked = len(steps) >= number
+            assert list(nodes._nodes) == [("a", 1)], steps[-3:]
+            assert nodes._topology.primaries == [("a", 1)], steps[-3:]
+
+    monkeypatch.setattr(clustered, "known_nodes", lambda _: [("a", 1)])
+    monkeypatch.setattr(clustered, "node_maker", lambda _: lambda address: address)
+    monkeypatch.setattr(clustered, "Direct", Node)
+    monkeypatch.setattr(topology, "SLOTS", 2)
+    assert ends(look_at_every_step)
 
 
 @pytest.fixture
