@@ -50,9 +50,9 @@ class Lines(Generic[BoxT]):
         return True
 
     def tell_first(self, resource: str, message: Message) -> None:
-        """Leave a message for whoever is the first in line, if anybody is."""
+        """Leave a message for whoever is the first in line, if anybody is; at any time."""
         line = self._lines.get(resource)
-        if line:
+        if line:  # which it is for ever, also when it has ended
             line[0].put(message)
 
     def leave(self, resource: str, box: BoxT) -> None:

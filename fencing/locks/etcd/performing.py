@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from fencing.cancelling import heeding
 from fencing.clock import now
@@ -23,7 +23,7 @@ from fencing.locks.etcd import requests
 from fencing.locks.etcd.asking import Ask, Line, Rank, Signal, Watch
 from fencing.locks.etcd.ranks import Ranks
 from fencing.locks.etcd.transport import AsyncTransport, Transport
-from fencing.locks.lines import AsyncBox, Lines, Message
+from fencing.locks.lines import AsyncBox, Lines, Message, Threads
 from fencing.locks.performing import go_through, go_through_async, see_through
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ __all__ = ["AsyncPerformer", "Performer"]
 
 T = TypeVar("T")
 
+_Box: TypeAlias = queue.SimpleQueue[Message]
+_Line: TypeAlias = Lines[_Box]
+
 
 class Performer:
     """Performs calls on an etcd."""
@@ -47,10 +50,11 @@ class Performer:
 
     def forget(self) -> None:
         """Begin without anybody who waits: a child has none of its parent's threads."""
-        self._lock = threading.RLock()  # a signal handler may wait for a lock, too
-        self._lines: Lines[queue.SimpleQueue[Message]] = Lines()
-        self._entrances: Lines[queue.SimpleQueue[Message]] = Lines()
-        self._ranks: Ranks[queue.SimpleQueue[Message]] = Ranks()
+        self._lock = threading.Lock()
+        self._threads = Threads()
+        self._lines: _Line = Lines()
+        self._entrances: _Line = Lines()
+        self._ranks: Ranks[_Box] = Ranks()
 
     def close(self) -> None:
         """Close the connections; another call opens them again."""
@@ -63,12 +67,14 @@ class Performer:
     def perform_waiting(self, call: Callable[[bool], Steps[T]], resource: str, *, fair: bool) -> T:
         """Perform the steps of an acquisition that may have to wait.
 
+        What a signal handler acquires stands in no line, and watches for itself; see `Threads`.
+
         Args:
             call: Made with whether others of this process are before it.
             resource: What it acquires.
             fair: Whether it has a place of its own, or stands in line behind them.
         """
-        box: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        box: _Box = queue.SimpleQueue()
 
         def told(seconds: float) -> None:
             with contextlib.suppress(queue.Empty):
@@ -80,37 +86,53 @@ class Performer:
                     told(step.seconds)
                 return Signal(now())
             if isinstance(step, Rank):
-                with self._lock:
-                    line.leave(resource, box)
-                    is_first = self._ranks.take(resource, step.revision, box)
+                is_first = self._rank(line, resource, step.revision, box)
                 if not is_first:
                     told(step.seconds)
-                    with self._lock:
-                        is_first = self._ranks.take(resource, step.revision, box)
+                    is_first = self._rank(line, resource, step.revision, box)
                 return Signal(now(), failed=not is_first)
             return self._step(step)
-
-        def leave() -> None:
-            with self._lock:
-                line.leave(resource, box)
-                self._ranks.leave(resource, box)
 
         line = self._entrances if fair else self._lines
         is_next = False
         try:
             try:
-                with self._lock:
-                    is_next = line.join(resource, box)
-                    alone = is_next and not (fair and resource in self._ranks)
+                is_next, alone = self._enter(line, resource, box, fair=fair)
                 return go_through(call(not alone), perform)
             except LockServiceError:
-                with self._lock:
-                    line.scatter(resource)
+                self._leave(line, resource, box, scatter=True)
                 raise
             finally:
-                leave()
-        finally:
-            leave()  # an interrupt may have come before the other one was done
+                self._leave(line, resource, box)
+        finally:  # an interrupt may have come before the other one was done
+            self._leave(line, resource, box)
+
+    def _enter(self, line: _Line, resource: str, box: _Box, *, fair: bool) -> tuple[bool, bool]:
+        """Come to wait; whether one is the next of a line, and whether nobody is before one."""
+        if not self._threads.enter(box):
+            return True, True
+        with self._lock:
+            is_next = line.join(resource, box)
+            return is_next, is_next and not (fair and resource in self._ranks)
+
+    def _rank(self, line: _Line, resource: str, revision: int, box: _Box) -> bool:
+        """Have a rank instead of a place in line; whether it is the first."""
+        if not self._threads.has(box):
+            return True
+        with self._lock:
+            line.leave(resource, box)
+            return self._ranks.take(resource, revision, box)
+
+    def _leave(self, line: _Line, resource: str, box: _Box, *, scatter: bool = False) -> None:
+        """Wait no more. To be called as often as one likes."""
+        if not self._threads.has(box):
+            return
+        with self._lock:
+            if scatter:
+                line.scatter(resource)
+            line.leave(resource, box)
+            self._ranks.leave(resource, box)
+        self._threads.leave(box)
 
     def _step(self, step: Step) -> object:
         if isinstance(step, Ask):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from fencing.clock import now
 from fencing.errors import FencingError
-from fencing.locks.lines import AsyncBox, BoxT, Lines, Message
+from fencing.locks.lines import AsyncBox, BoxT, Lines, Message, Threads
 from fencing.locks.postgres.acquiring import LISTEN_SECONDS
 from fencing.locks.postgres.trouble import POSTGRES_ERRORS
 from fencing.locks.postgres.wire import async_ready, exchange, exchange_async, ready
@@ -25,6 +25,7 @@ from fencing.schema.names import CHANNEL, holder_name
 
 if TYPE_CHECKING:
     import queue
+    from contextlib import AbstractContextManager
 
     from fencing.locks.postgres.connections import AsyncConnections, Connections, Link
 
@@ -123,7 +124,7 @@ class Listener(_Listener["queue.SimpleQueue[Message]"]):
         lock: Held when those who are told change.
     """
 
-    def __init__(self, connections: Connections, lock: threading.Lock) -> None:
+    def __init__(self, connections: Connections, lock: AbstractContextManager[Any]) -> None:
         super().__init__()
         self._connections = connections
         self._lock = lock
@@ -242,7 +243,10 @@ class Room(_Room):
 
     def forget(self) -> None:
         """See `_Room.forget`."""
-        self.lock = threading.Lock()
+        # Reentrant, for a signal handler may close the service while its thread is in here. What it
+        # acquires meanwhile does without all that this protects.
+        self.lock = threading.RLock()
+        self.threads = Threads()
         self.lines: Lines[queue.SimpleQueue[Message]] = Lines()
         self._listener: Listener | None = None
 
@@ -255,10 +259,14 @@ class Room(_Room):
 
     def close(self) -> None:
         """Listen no more; whoever still waits makes it begin again."""
-        with self.lock:
-            found, self._listener = self._listener, None
-        if found is not None:
-            found.stop()
+        self.threads.enter(self)
+        try:
+            with self.lock:
+                found, self._listener = self._listener, None
+            if found is not None:
+                found.stop()
+        finally:
+            self.threads.leave(self)
 
 
 class AsyncRoom(_Room):

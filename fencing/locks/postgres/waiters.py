@@ -35,7 +35,12 @@ class Waiter:
         self._has_left = False
 
     def enter(self, *, in_line: bool) -> bool:
-        """Begin to wait; whether others of this process are before it."""
+        """Begin to wait; whether others of this process are before it.
+
+        What a signal handler acquires neither stands in line nor listens; see `Threads`.
+        """
+        if not self._room.threads.enter(self):
+            return False
         with self._room.lock:
             return in_line and not self._room.lines.join(self._resource, self._box)
 
@@ -53,7 +58,7 @@ class Waiter:
 
     def give_up(self, error: BaseException) -> None:
         """It has failed; those behind it find out for themselves, all at once."""
-        if isinstance(error, LockServiceError):
+        if isinstance(error, LockServiceError) and self._room.threads.has(self):
             with self._room.lock:
                 self._room.lines.scatter(self._resource)
 
@@ -61,14 +66,18 @@ class Waiter:
         """It does not wait any more. To be called as often as one likes."""
         if self._has_left:
             return
-        with self._room.lock:
-            self._room.lines.leave(self._resource, self._box)
-            if self._listener is not None:
-                self._listener.remove(self._holder)
+        if self._room.threads.has(self):
+            with self._room.lock:
+                self._room.lines.leave(self._resource, self._box)
+                if self._listener is not None:
+                    self._listener.remove(self._holder)
+            self._room.threads.leave(self)
         self._has_left = True
 
     def _attend(self) -> bool:
         """Have oneself told what is said; whether that has yet to begin."""
+        if not self._room.threads.has(self):
+            return False
         with self._room.lock:
             found = self._room.listener()
             if found is not None and found is not self._listener:

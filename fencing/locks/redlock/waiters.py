@@ -12,7 +12,7 @@ import threading
 
 from fencing.clock import now
 from fencing.errors import LockServiceError
-from fencing.locks.lines import TURN, AsyncBox, Lines, Message
+from fencing.locks.lines import TURN, AsyncBox, Lines, Message, Threads
 from fencing.locks.redis.asking import Line, Signal, Wait
 
 __all__ = ["FREE", "AsyncRoom", "AsyncWaiter", "Room", "Waiter"]
@@ -26,25 +26,30 @@ class Room:
 
     def __init__(self) -> None:
         self._lines: Lines[queue.SimpleQueue[Message]] = Lines()
-        # Reentrant: a signal handler may release a lease between any two lines of ours.
-        self._lock = threading.RLock()
+        self._threads = Threads()
+        self._lock = threading.Lock()
 
     def join(self, resource: str, box: queue.SimpleQueue[Message]) -> bool:
-        """See `Lines.join`."""
+        """See `Lines.join`; what a signal handler acquires asks at once, see `Threads`."""
+        if not self._threads.enter(box):
+            return True
         with self._lock:
             return self._lines.join(resource, box)
 
     def leave(self, resource: str, box: queue.SimpleQueue[Message], *, scatter: bool) -> None:
         """See `Lines.leave`, and `Lines.scatter`."""
+        if not self._threads.has(box):
+            return
         with self._lock:
             if scatter:
                 self._lines.scatter(resource)
             self._lines.leave(resource, box)
+        self._threads.leave(box)
 
     def tell_free(self, resource: str) -> None:
         """A lock was released."""
-        with self._lock:
-            self._lines.tell_first(resource, FREE)
+        # Without the lock: a signal handler may release a lease while its thread has it.
+        self._lines.tell_first(resource, FREE)
 
 
 class Waiter:

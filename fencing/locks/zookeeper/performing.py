@@ -18,7 +18,7 @@ from fencing.cancelling import heeding
 from fencing.clock import now
 from fencing.errors import LockServiceError
 from fencing.locks.asking import Pause, Trouble
-from fencing.locks.lines import AsyncBox, Lines, Message
+from fencing.locks.lines import AsyncBox, Lines, Message, Threads
 from fencing.locks.performing import go_through, go_through_async, see_through
 from fencing.locks.zookeeper.asking import Ask, Line, Reply, Sweep, Wait
 from fencing.locks.zookeeper.batches import Batch
@@ -44,12 +44,14 @@ class Performer:
 
     def _form_lines(self) -> None:
         self._pid = os.getpid()
-        # Reentrant: a signal handler may wait for a lock, too.
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._lines: Lines[queue.SimpleQueue[Message]] = Lines()
+        self._threads = Threads()
 
     def perform_in_line(self, call: Callable[[bool], Steps[T]], resource: str) -> T:
         """Perform an acquisition that may have to wait, behind others of this process.
+
+        What a signal handler acquires stands in no line; see `Threads`.
 
         Args:
             call: Made of whether others are before it.
@@ -60,21 +62,31 @@ class Performer:
         box: queue.SimpleQueue[Message] = queue.SimpleQueue()
         try:
             try:
-                with self._lock:
-                    is_first = self._lines.join(resource, box)
-                return self.perform(call(not is_first), box)
+                return self.perform(call(self._is_behind_others(resource, box)), box)
             except LockServiceError:
-                with self._lock:
-                    self._lines.scatter(resource)
+                self._leave(resource, box, scatter=True)
                 raise
             finally:
                 self._leave(resource, box)
         finally:
             self._leave(resource, box)  # an interrupt may have come before the other one was done
 
-    def _leave(self, resource: str, box: queue.SimpleQueue[Message]) -> None:
+    def _is_behind_others(self, resource: str, box: queue.SimpleQueue[Message]) -> bool:
+        if not self._threads.enter(box):
+            return False
         with self._lock:
+            return not self._lines.join(resource, box)
+
+    def _leave(
+        self, resource: str, box: queue.SimpleQueue[Message], *, scatter: bool = False
+    ) -> None:
+        if not self._threads.has(box):
+            return
+        with self._lock:
+            if scatter:
+                self._lines.scatter(resource)
             self._lines.leave(resource, box)
+        self._threads.leave(box)
 
     def perform(self, call: Steps[T], box: queue.SimpleQueue[Message] | None = None) -> T:
         """Perform the steps of a call; return or raise what it does."""
