@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import linecache
 import sys
 import threading
@@ -48,11 +49,8 @@ def handled_before_line(
         return trace
 
     before = sys.gettrace()
-    sys.settrace(trace)  # type: ignore[arg-type]  # it returns itself, for which there is no type
-    try:
+    with _traced(trace):
         yield lines
-    finally:
-        sys.settrace(before)
 
 
 @contextmanager
@@ -78,11 +76,21 @@ def handled_before_step(
         return trace
 
     before = sys.gettrace()
-    sys.settrace(trace)  # type: ignore[arg-type]  # as above
-    try:
+    with _traced(trace):
         yield steps
+
+
+@contextmanager
+def _traced(trace: Callable[[FrameType, str, object], object]) -> Iterator[None]:
+    before, collects = sys.gettrace(), gc.isenabled()
+    gc.disable()  # or what earlier tests have left ends in here, where nobody sees what is raised
+    sys.settrace(trace)  # type: ignore[arg-type]  # it returns itself, for which there is no type
+    try:
+        yield
     finally:
         sys.settrace(before)
+        if collects:
+            gc.enable()
 
 
 def ends(work: Callable[[], object], seconds: float = 30) -> bool:
