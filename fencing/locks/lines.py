@@ -83,15 +83,15 @@ class Threads:
 
     Who comes second is a signal handler's acquisition. The thread that it runs in stands still
     until it is done: it would wait in vain behind it in line, or for what it was about to do, and
-    it would see what is half done. So it has to do without all that, and ask for itself.
+    it may see what is half done. So it has to do without that, and ask for itself.
     """
 
     def __init__(self) -> None:
         self._here: dict[int, object] = {}
 
-    def enter(self, who: object) -> bool:
-        """Come; return whether one is the first here."""
-        return self._here.setdefault(threading.get_ident(), who) is who
+    def enter(self, who: object) -> object:
+        """Come; return who is the first here, which may be oneself."""
+        return self._here.setdefault(threading.get_ident(), who)
 
     def has(self, who: object) -> bool:
         """Whether one has come, as the first, and not gone."""
@@ -99,8 +99,9 @@ class Threads:
 
     def leave(self, who: object) -> None:
         """Go. To be called as often as one likes, and by whoever was not the first."""
-        if self.has(who):
-            del self._here[threading.get_ident()]
+        thread = threading.get_ident()
+        if self._here.get(thread) is who:
+            del self._here[thread]
 
 
 class AsyncBox:

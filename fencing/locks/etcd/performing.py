@@ -109,7 +109,7 @@ class Performer:
 
     def _enter(self, line: _Line, resource: str, box: _Box, *, fair: bool) -> tuple[bool, bool]:
         """Come to wait; whether one is the next of a line, and whether nobody is before one."""
-        if not self._threads.enter(box):
+        if self._threads.enter(box) is not box:
             return True, True
         with self._lock:
             is_next = line.join(resource, box)

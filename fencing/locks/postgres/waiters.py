@@ -39,7 +39,7 @@ class Waiter:
 
         What a signal handler acquires neither stands in line nor listens; see `Threads`.
         """
-        if not self._room.threads.enter(self):
+        if self._room.threads.enter(self) is not self:
             return False
         with self._room.lock:
             return in_line and not self._room.lines.join(self._resource, self._box)

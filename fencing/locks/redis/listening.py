@@ -156,6 +156,12 @@ class Waiters(_Room):
         self.lines: Lines[queue.SimpleQueue[Message]] = Lines()
         self._subscribers: dict[Any, Subscriber] = {}
 
+    @property
+    def has_lock(self) -> bool:
+        """Whether this thread has the lock: a signal handler's caller asks."""
+        owned: bool = self.lock._is_owned()  # type: ignore[attr-defined] # noqa: SLF001 - as threading.Condition asks
+        return owned
+
     def waiter(self, resource: str, key: bytes, holder: str) -> Waiter:
         """Somebody who may have to wait for the lock under a key."""
         return Waiter(self, resource, key, holder)

@@ -150,7 +150,12 @@ class Subscriber(_Subscriber["queue.SimpleQueue[Message]"]):
         if self._thread is not threading.current_thread():
             self._thread.join(LISTEN_SECONDS)
 
-    def read_for(self, box: queue.SimpleQueue[Message], end: float) -> None:
+    def read_for(
+        self,
+        box: queue.SimpleQueue[Message],
+        end: float,
+        other: queue.SimpleQueue[Message] | None = None,
+    ) -> None:
         """Read until something is in a waiter's box, or it is time; not at all if another does.
 
         Who is told something goes on as the reader until he says that he is not: mostly he leaves
@@ -159,15 +164,18 @@ class Subscriber(_Subscriber["queue.SimpleQueue[Message]"]):
         Args:
             box: Of one who is in the audience.
             end: Until when, to the millisecond (:func:`fencing.clock.now`, seconds).
+            other: That of one who stands still in this thread, and may be the reader.
         """
         is_told = False
         try:
-            is_told = self._takes_over(box) and self._reads_until(box, end)
+            is_told = self._takes_over(box, other) and self._reads_until(box, end)
         finally:
             if not is_told:
                 self.let_go(box)
 
-    def _takes_over(self, box: queue.SimpleQueue[Message]) -> bool:
+    def _takes_over(
+        self, box: queue.SimpleQueue[Message], other: queue.SimpleQueue[Message] | None
+    ) -> bool:
         with self._lock:
             if self.audience.over:
                 return False
@@ -176,7 +184,7 @@ class Subscriber(_Subscriber["queue.SimpleQueue[Message]"]):
                 self._reader = box
             elif self._reader is None:
                 self._reader = box
-            return self._reader is box
+            return self._reader is box or (other is not None and self._reader is other)
 
     def _reads_until(self, box: queue.SimpleQueue[Message], end: float) -> bool:
         wire = self._wire
@@ -193,7 +201,8 @@ class Subscriber(_Subscriber["queue.SimpleQueue[Message]"]):
         """Read no more for a waiter. To be called as often as one likes."""
         if self._reader is box:
             with self._lock:
-                self._pass_on(others=len(self.audience) > 1)
+                if self._reader is box:  # still, whatever a signal handler has done
+                    self._pass_on(others=len(self.audience) > 1)
 
     def dismiss(self, holder: str, box: queue.SimpleQueue[Message]) -> None:
         """A waiter waits no more; the lock is held. To be called as often as one likes."""

@@ -33,7 +33,8 @@ class Waiter:
     # What every waiter begins with is its class's: most get the lock at once.
     _subscriber: Any = None
     _listens = False
-    _is_first_here = False
+    _goes_without = False
+    _reads_for: queue.SimpleQueue[Message] | None = None
     has_left = False
 
     def __init__(self, waiters: Waiters, resource: str, key: bytes, holder: str) -> None:
@@ -47,11 +48,16 @@ class Waiter:
         """Begin to wait; return what to register with, empty if there is nothing yet.
 
         ``None`` if it is not its turn. What a signal handler acquires while its thread is in here
-        neither stands in line nor listens; see `Threads`.
+        stands in no line, see `Threads`; if its thread has the lock, it does not listen either.
         """
-        self._is_first_here = self._waiters.threads.enter(self)
-        if not self._is_first_here:
-            return ""
+        first = self._waiters.threads.enter(self)
+        if first is not self:
+            in_line = False
+            self._goes_without = self._waiters.has_lock
+            if self._goes_without:
+                return ""
+            if isinstance(first, Waiter):
+                self._reads_for = first._box  # noqa: SLF001 - of our own kind
         with self._waiters.lock:
             if in_line and not self._waiters.lines.join(self._resource, self._box):
                 return None
@@ -72,7 +78,7 @@ class Waiter:
 
     def give_up(self, error: BaseException) -> None:
         """It has failed, and perhaps could not say so to Redis."""
-        if not self._waiters.threads.has(self):
+        if self._goes_without:
             return  # it was not registered
         self._waiters.disown(self._holder, self._resource)
         if isinstance(error, LockServiceError):
@@ -83,7 +89,7 @@ class Waiter:
         """It does not wait any more. To be called as often as one likes."""
         if self.has_left:
             return
-        if self._waiters.threads.has(self):
+        if not self._goes_without:
             with self._waiters.lock:
                 self._waiters.lines.leave(self._resource, self._box)
                 if self._subscriber is not None:
@@ -102,7 +108,7 @@ class Waiter:
 
     def _attend(self, *, start: bool) -> str:
         """Have oneself told what is said where the key is; return what to register with."""
-        if self._is_first_here and (start or self._waiters.listens):
+        if not self._goes_without and (start or self._waiters.listens):
             with self._waiters.lock:
                 found = self._waiters.subscriber(self._key, start=start)
                 if found is not self._subscriber and self._subscriber is not None:
@@ -130,7 +136,7 @@ class Waiter:
         end = now() + seconds
         while True:
             if reads:
-                self._subscriber.read_for(self._box, end)
+                self._subscriber.read_for(self._box, end, self._reads_for)
             left = max(0.0, end - now())
             try:
                 message = self._box.get(timeout=min(left, threading.TIMEOUT_MAX))

@@ -31,7 +31,7 @@ class Room:
 
     def join(self, resource: str, box: queue.SimpleQueue[Message]) -> bool:
         """See `Lines.join`; what a signal handler acquires asks at once, see `Threads`."""
-        if not self._threads.enter(box):
+        if self._threads.enter(box) is not box:
             return True
         with self._lock:
             return self._lines.join(resource, box)

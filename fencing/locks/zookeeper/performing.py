@@ -72,7 +72,7 @@ class Performer:
             self._leave(resource, box)  # an interrupt may have come before the other one was done
 
     def _is_behind_others(self, resource: str, box: queue.SimpleQueue[Message]) -> bool:
-        if not self._threads.enter(box):
+        if self._threads.enter(box) is not box:
             return False
         with self._lock:
             return not self._lines.join(resource, box)

@@ -14,6 +14,7 @@ import pytest
 from redis.exceptions import MaxConnectionsError
 
 from fencing.clock import now
+from fencing.errors import LockNotAcquiredError
 from fencing.locks import lines as lines_of
 from fencing.locks.redis import (
     RedisLockService,
@@ -243,6 +244,46 @@ class TestWaiting:
         assert server.leftovers() == []
         locks.close()
 
+    @pytest.mark.parametrize("line", ["return self._attend(start=False)", "wire.wait(left)"])
+    def test_a_handler_is_handed_another_lock(
+        self, line: str, locks: RedisLockService, holder: RedisLockService, server: Server
+    ) -> None:
+        held = holder.acquire("r", ttl=60)
+
+        def handler() -> None:
+            with released_when_registered(holder, server, "s"):
+                locks.acquire("s", ttl=60).release()
+            held.release()
+
+        def wait_for_it() -> None:
+            with handled_before_line(line, handler, *MODULES):
+                locks.acquire("r", ttl=60).release()
+
+        assert ends(wait_for_it)
+        assert server.leftovers() == []
+        locks.close()
+
+    def test_a_handler_leaves_what_its_thread_is_making(
+        self, locks: RedisLockService, holder: RedisLockService, server: Server
+    ) -> None:
+        holder.acquire("s", ttl=60)
+
+        def handler() -> None:
+            with pytest.raises(LockNotAcquiredError):
+                locks.acquire("s", blocking_timeout=0.1)
+
+        def wait_for_it() -> None:
+            line = "self._subscribers[node] = made"
+            with (
+                released_when_registered(holder, server),
+                handled_before_line(line, handler, *MODULES),
+            ):
+                locks.acquire("r", ttl=60).release()
+
+        assert ends(wait_for_it)
+        locks.close()
+        assert server.listeners() == 0
+
 
 def reader(locks: RedisLockService) -> str:
     subscriber = locks._redis._waiters._subscribers.get("")
@@ -252,12 +293,14 @@ def reader(locks: RedisLockService) -> str:
 
 
 @contextlib.contextmanager
-def released_when_registered(holder: RedisLockService, server: Server) -> Iterator[None]:
+def released_when_registered(
+    holder: RedisLockService, server: Server, resource: str = "r"
+) -> Iterator[None]:
     """Another holds the lock, and lets it go when somebody is registered as waiting for it."""
-    held, over = holder.acquire("r", ttl=60), threading.Event()
+    held, over = holder.acquire(resource, ttl=60), threading.Event()
 
     def release() -> None:
-        while not server.waiting() and not over.wait(0.001):
+        while not server.waiting(resource) and not over.wait(0.001):
             pass
         held.release()
 
