@@ -28,7 +28,7 @@ import redis.asyncio
 
 from fencing.embedded import ValkeyProcess
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
-from fencing.locks.redis.clients import Sibling
+from fencing.locks.redis.direct import Direct
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -154,18 +154,18 @@ def async_pairs(
 def requests_of_a_pair(client: redis.Redis) -> list[Any]:
     """What EVALSHA is given for an acquire and for its release."""
     requests: list[Any] = []
-    run = Sibling.run
+    run = Direct.run
 
-    def noted(self: Sibling, script: Any, keys: Any, args: Any, end: float) -> Any:
+    def noted(self: Direct, script: Any, keys: Any, args: Any, end: float) -> Any:
         requests.append((script.sha, len(keys), *keys, *args))
         return run(self, script, keys, args, end)
 
-    with RedisLockService(client, namespace="bench-floor") as locks:
-        Sibling.run = noted
-        try:
+    Direct.run = noted  # type: ignore[method-assign,assignment]
+    try:
+        with RedisLockService(client, namespace="bench-floor") as locks:
             locks.acquire("account:42", ttl=TTL).release()
-        finally:
-            Sibling.run = run
+    finally:
+        Direct.run = run  # type: ignore[method-assign]
     return requests
 
 

@@ -179,12 +179,6 @@ class _Bounded:
                 raise redis.ConnectionError(_CLOSED)
             answers.feed(came)
 
-    def ask(self, data: bytes, end: float) -> Any:
-        """Send one packed request; return its answer, that has to come by then."""
-        self.until = end
-        self.send(data)
-        return self.answer()
-
     def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
         self._limit()
         super().send_packed_command(*args, **kwargs)  # type: ignore[misc]  # likewise

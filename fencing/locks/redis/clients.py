@@ -35,7 +35,7 @@ from fencing.locks.redis.direct import AsyncDirect, Direct
 from fencing.service import FOR_ADDRESS
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from fencing.locks.redis.durability import Durability
     from fencing.locks.redis.scripts import Script
@@ -57,10 +57,15 @@ class Sibling:
 
     Attributes:
         spans: Whether one script may work on the keys of several resources.
+        run: Runs a script (which, its keys, its arguments, and when to give up, in seconds of
+            :func:`fencing.clock.now`); returns its answer, texts as bytes, and raises as redis-py
+            does. The way's own: a call in between would be made twice for each lock.
 
     Raises:
         TypeError: It is something else.
     """
+
+    run: Callable[[Script, tuple[bytes, ...], list[bytes], float], Any]
 
     def __init__(self, client: AnyClient) -> None:
         _check_client(client, AnyClient, redis.client.Pipeline, "RedisLockService", "redis")
@@ -70,20 +75,7 @@ class Sibling:
             self._way = Direct(client_like(client))
         else:
             self._way = Clustered(client)
-
-    def run(self, script: Script, keys: tuple[bytes, ...], args: list[bytes], end: float) -> Any:
-        """Run a script; return its answer, texts as bytes.
-
-        Args:
-            script: Which.
-            keys: Its keys.
-            args: Its arguments.
-            end: When to give up (:func:`fencing.clock.now`, seconds).
-
-        Raises:
-            Exception: As redis-py raises it.
-        """
-        return self._way.run(script, keys, args, end)
+        self.run = self._way.run
 
     def run_on(self, number: int, script: Script, args: list[bytes], end: float) -> Any:
         """Run a script that works on no key of its own, on one of the primaries.
@@ -150,6 +142,8 @@ class Sibling:
 class AsyncSibling:
     """`Sibling` for asyncio; for a ``redis.asyncio.Redis`` or ``redis.asyncio.RedisCluster``."""
 
+    run: Callable[[Script, tuple[bytes, ...], list[bytes], float], Coroutine[Any, Any, Any]]
+
     def __init__(self, client: AnyAsyncClient) -> None:
         _check_client(
             client,
@@ -164,12 +158,7 @@ class AsyncSibling:
             self._way = AsyncDirect(async_client_like(client))
         else:
             self._way = AsyncClustered(client)
-
-    def run(
-        self, script: Script, keys: tuple[bytes, ...], args: list[bytes], end: float
-    ) -> Coroutine[Any, Any, Any]:
-        """See `Sibling.run`."""
-        return self._way.run(script, keys, args, end)
+        self.run = self._way.run
 
     async def run_on(self, number: int, script: Script, args: list[bytes], end: float) -> Any:
         """See `Sibling.run_on`."""

@@ -112,7 +112,9 @@ class Direct(_OnOneRedis):
             else:
                 data = packed((script, keys, args))
             if meanwhile is None and not (asking or self._follows_sentinel):
-                answer = connection.ask(data, end)
+                connection.until = end
+                connection.send(data)
+                answer = connection.answer()
             else:
                 answer = self._first_answer(connection, data, end, meanwhile, asking=asking)
             if type(answer) is list:  # as it nearly always is

@@ -129,7 +129,8 @@ class Performer:
 
     def release(self, lease: BaseLease) -> None:
         """Give a lease back, as :class:`fencing.locks.redis.steps.Releasing` does."""
-        if why := self.perform_promptly(steps.Releasing(lease, started_at=now()), lease.resource):
+        perform = partial(self._perform, keys_of(self._namespace, lease.resource), None)
+        if why := perform_promptly(steps.Releasing(lease, started_at=now()), perform):
             self._waiters.note_silence(why)
 
     def release_many(self, leases: Sequence[BaseLease]) -> list[FencingError | None]:
@@ -177,7 +178,8 @@ class Performer:
             if step.to is None and step.wait is None:
                 keys = keys[: step.script.keys]
                 end = asked_at + step.within
-                answer = self._sibling.run(step.script, keys, _encoded(step), end)
+                arguments = list(map(str.encode, step.arguments))  # as _encoded, for one call less
+                answer = self._sibling.run(step.script, keys, arguments, end)
             else:
                 answer, acknowledged = self._answer(step, keys, asked_at + step.within)
         except REDIS_ERRORS as error:
