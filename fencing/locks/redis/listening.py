@@ -48,8 +48,16 @@ waits, which is done for ``STRAY_SECONDS``.
 """
 
 
+WANTED = 1000
+"""How many resources are remembered that somebody has waited for, of late."""
+
+
 class _Room:
-    """What both kinds of waiters have in common."""
+    """What both kinds of waiters have in common.
+
+    Attributes:
+        wanted: The resources that somebody waited for when they were last asked for or released.
+    """
 
     _sibling: Any
     _subscribers: dict[Any, Any]
@@ -65,6 +73,7 @@ class _Room:
         self.channel = channel_of(self._namespace, self.nonce)
         self._orphans: OrderedDict[str, str] = OrderedDict()
         self._strays_until = -math.inf
+        self.wanted: dict[str, None] = {}
         self._has_warned = False
         self._has_warned_of_silence = False
         self._again_at = -math.inf
@@ -92,6 +101,14 @@ class _Room:
     def expects_strays(self) -> bool:
         """Whether somebody who has given up may be handed a lock yet, as far as is known."""
         return bool(self._orphans) and now() < self._strays_until
+
+    def note_wanted(self, resource: str, *, wanted: bool) -> None:
+        """Somebody waits for a resource, or nobody did when it was released."""
+        self.wanted.pop(resource, None)
+        if wanted:
+            self.wanted[resource] = None
+            for oldest in list(self.wanted)[:-WANTED]:
+                self.wanted.pop(oldest, None)
 
     def note_silence(self, why: str) -> None:
         """Whoever waited for a lock that was released could not be told of it; warn once."""

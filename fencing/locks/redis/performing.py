@@ -129,9 +129,14 @@ class Performer:
 
     def release(self, lease: BaseLease) -> None:
         """Give a lease back, as :class:`fencing.locks.redis.steps.Releasing` does."""
-        perform = partial(self._perform, keys_of(self._namespace, lease.resource), None)
-        if why := perform_promptly(steps.Releasing(lease, started_at=now()), perform):
+        resource = lease.resource
+        wanted = resource in self._waiters.wanted
+        call = steps.Releasing(lease, started_at=now(), wanted=wanted)
+        perform = partial(self._perform, keys_of(self._namespace, resource), None)
+        if why := perform_promptly(call, perform):
             self._waiters.note_silence(why)
+        if wanted is not call.handed:
+            self._waiters.note_wanted(resource, wanted=call.handed)
 
     def release_many(self, leases: Sequence[BaseLease]) -> list[FencingError | None]:
         """Give leases back in one pipeline; what fails is tried again by itself.
@@ -274,9 +279,12 @@ class AsyncPerformer:
 
     async def release(self, lease: BaseLease) -> None:
         """Give a lease back, as :class:`fencing.locks.redis.steps.Releasing` does."""
-        call = steps.Releasing(lease, started_at=now())
+        wanted = lease.resource in self._waiters.wanted
+        call = steps.Releasing(lease, started_at=now(), wanted=wanted)
         if why := await self.perform_promptly(call, lease.resource):
             self._waiters.note_silence(why)
+        if wanted is not call.handed:
+            self._waiters.note_wanted(lease.resource, wanted=call.handed)
 
     async def release_many(self, leases: Sequence[BaseLease]) -> list[FencingError | None]:
         """See :meth:`Performer.release_many`."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
-    "ACQUIRE", "ACQUIRE_ALL", "INSPECT", "PERMITTED", "RAISE", "RELEASE", "RENEW", "SCAN", "Script",
+    "ACQUIRE", "ACQUIRE_ALL", "INSPECT", "PERMITTED", "RAISE", "RELEASE", "RELEASE_UNWANTED",
+    "RENEW", "SCAN", "Script",
     "check_namespace", "keys_of", "keys_of_all", "milliseconds", "pattern_of", "resource_of_key",
 ]  # fmt: skip
 
@@ -42,7 +43,8 @@ class Script:
         package: Whose ``lua/`` it is in.
         uses: Files of ours with functions that it calls, or with what it begins with; their texts
             come before its own.
-        tells: Whether it may tell somebody that he has the lock now; see `wire.packed_behind`.
+        tells: Whether it is likely to tell somebody that he has the lock now; see
+            `wire.packed_behind`.
         keys: How many of a resource's keys it works on. A cluster that moves a slot serves only
             requests all of whose keys are there, and a queue seldom is.
         text: The script.
@@ -76,6 +78,8 @@ RENEW = Script("renew", uses=("issue",), keys=2)
 RELEASE = Script(
     "release", uses=("release_unwanted", "issue", "hand_over", "given_back"), tells=True
 )
+RELEASE_UNWANTED = replace(RELEASE, tells=False)
+"""The same, where nobody is likely to wait for the lock."""
 RAISE = Script("raise", uses=("issue",), keys=2)
 PERMITTED = Script("permitted")
 INSPECT = Script("inspect")

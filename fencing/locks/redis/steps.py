@@ -22,7 +22,13 @@ from fencing.errors import (
 from fencing.locks.asking import RELEASE_SECONDS, Trouble
 from fencing.locks.redis.asking import UNKNOWN, Call, Came
 from fencing.locks.redis.durability import PLAIN, Durability
-from fencing.locks.redis.scripts import RAISE, RELEASE, RENEW, milliseconds
+from fencing.locks.redis.scripts import (
+    RAISE,
+    RELEASE,
+    RELEASE_UNWANTED,
+    RENEW,
+    milliseconds,
+)
 
 if TYPE_CHECKING:
     from fencing.lease import BaseLease
@@ -133,10 +139,24 @@ class Releasing:
         lease: The lease.
         started_at: When it was first sent (:func:`fencing.clock.now`, seconds).
         repeated: Whether it was sent before.
+        wanted: Whether somebody is likely to wait for the lock.
+
+    Attributes:
+        handed: Whether it was handed over to somebody who waited for it.
     """
 
-    def __init__(self, lease: BaseLease, *, started_at: float, repeated: bool = False) -> None:
+    handed = False
+
+    def __init__(
+        self,
+        lease: BaseLease,
+        *,
+        started_at: float,
+        repeated: bool = False,
+        wanted: bool = True,
+    ) -> None:
         self._lease = lease
+        self._script = RELEASE if wanted else RELEASE_UNWANTED
         self._started_at = started_at
         self._call = Call(lease.resource, started_at, ends=started_at + RELEASE_SECONDS)
         self._call.repeated = repeated
@@ -144,13 +164,14 @@ class Releasing:
     def begin(self) -> Ask:
         """Ask for the first time."""
         self._lease.note_releasing()
-        return self._call.request(RELEASE, release_of(self._lease))
+        return self._call.request(self._script, release_of(self._lease))
 
     def settle(self, reply: Reply) -> str | None:
         """What Redis says of handing it over, where it was plainly released."""
         if reply.answer[:2] != ["released", self._lease.holder]:
             return None
         self._lease.note_released()
+        self.handed = reply.answer[3:] == ["handed"]
         return "".join(reply.answer[2:3])
 
     def go_on(self, came: Came = None) -> Steps[str]:
@@ -171,6 +192,7 @@ class Releasing:
             lease.note_released()
             yield from call.clean_up(lease.holder)
             raise
+        self.handed = reply.answer[3:] == ["handed"]
         return _judge_release(call, lease, reply, reply.answer[2:], self._started_at)
 
 

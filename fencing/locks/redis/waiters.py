@@ -72,6 +72,7 @@ class Waiter:
             return self._listen(step.seconds, start=True)
         if self._listens and not self._waiters.is_where(self._key, self._subscriber):
             return Signal(now())  # as if the channel were lost: nothing is said there any more
+        self._waiters.note_wanted(self._resource, wanted=True)
         awaited = LOST if self._listens else READY
         message = self._told(step.seconds, awaited, token=True, reads=self._listens)
         return Signal(now(), token=message if isinstance(message, int) else 0)
@@ -175,6 +176,7 @@ class AsyncWaiter:
             return await self._listen(step.seconds, start=True)
         if self._listens and not self._waiters.is_where(self._key, self._subscriber):
             return Signal(now())  # as if the channel were lost: nothing is said there any more
+        self._waiters.note_wanted(self._resource, wanted=True)
         awaited = LOST if self._listens else READY
         message = await self._told(step.seconds, awaited, token=True)
         return Signal(now(), token=message if isinstance(message, int) else 0)

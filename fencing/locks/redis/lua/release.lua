@@ -13,8 +13,10 @@
 -- ARGV[3]  record     of an acquisition that is given up while it may wait; absent: of none
 --
 -- Answers (the holder is echoed so that a connection out of step is noticed):
---   {"released", holder}
---   {"released", holder, trouble}   it could not be handed over, as Redis says why
+--   {"released", holder}            nobody waits for it
+--   {"released", holder, trouble}   it could not be handed over, as Redis says why; empty: nobody
+--                                   is left to whom
+--   {"released", holder, "", "handed"}
 --   {"absent", holder}      nobody holds the lock
 --   {"other", holder}       another holder has it
 
@@ -35,7 +37,8 @@ if string.match(value, '^%d+:(%x+):') ~= holder then
 end
 -- Whatever is wrong with the counter or the queue, the lock is released; who asks next is told.
 local fine, handed, trouble = pcall(hand_over, lock, counter, queue, nil, not record and queued[1])
-if not (fine and handed) then
-  redis.call('DEL', lock)
+if fine and handed then
+  return {'released', holder, '', 'handed'}
 end
-return {'released', holder, fine and trouble or nil}
+redis.call('DEL', lock)
+return {'released', holder, fine and trouble or ''}
