@@ -36,6 +36,20 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
+class Prompted:
+    """A call of which nothing is settled by a first step."""
+
+    def __init__(self, steps: Generator[Any, Any, None]) -> None:
+        self._steps = steps
+
+    def begin(self) -> None:
+        raise LookupError("there is no first step")
+
+    def go_on(self, came: object) -> Generator[Any, Any, None]:
+        assert came is None or isinstance(came, LookupError)
+        return self._steps
+
+
 class Lock:
     """A lock of one kind of service, of which only the line within the process matters."""
 
@@ -74,7 +88,11 @@ class Lock:
                 yield self._line(3600)
 
         match self._kind:
-            case "redis" | "postgres":
+            case "redis":
+                self._performer.perform_waiting(
+                    lambda said: Prompted(call(said)), "r", "f" * 32, in_line=True
+                )
+            case "postgres":
                 self._performer.perform_waiting(call, "r", "f" * 32, in_line=True)
             case "etcd":
                 self._performer.perform_waiting(call, "r", fair=False)
