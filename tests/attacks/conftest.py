@@ -1,5 +1,5 @@
 """Connections to an empty database with schema fencing, as in the tests of the schema."""
 
-from tests.schema.conftest import accounts, admin, connect, scratch
+from tests.schema.conftest import accounts, admin, connect
 
-__all__ = ["accounts", "admin", "connect", "scratch"]
+__all__ = ["accounts", "admin", "connect"]

@@ -7,6 +7,7 @@ the service's own matter, behind :class:`Faults`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,6 +17,7 @@ import pytest
 from fencing import clock
 from fencing.clock import now
 from fencing.errors import LeaseExpiredError, LeaseLostError, LockNotAcquiredError, LockServiceError
+from tests.support.hurrying import hurried
 from tests.support.waiting import happened
 
 if TYPE_CHECKING:
@@ -77,10 +79,13 @@ class FaultContract:
         refuses_late_requests: Whether a request to acquire that arrives when its caller has the
             lock no more, or has given up, takes nothing.
         counts_from_one: Whether the tokens of each resource are counted from 1.
+        ends_silence: Whether its client ends a connection that is silent for less than a second;
+            calls then have their usual time, which tells the silence from that end.
     """
 
     refuses_late_requests = False
     counts_from_one = True
+    ends_silence = False
 
     @pytest.fixture
     def late(self) -> None:
@@ -302,7 +307,10 @@ class FaultContract:
     ) -> None:
         faults.hold_replies()
         for acquisition in (locks.acquire("r", **patience), locks.acquire_all(["r"], **patience)):
-            with pytest.raises(LockServiceError, match="did not answer") as caught:
+            with (
+                contextlib.nullcontext() if self.ends_silence else hurried(),
+                pytest.raises(LockServiceError, match="did not answer") as caught,
+            ):
                 await acquisition
             assert caught.value.resource == "r"
             assert not isinstance(caught.value, LockNotAcquiredError)
@@ -312,7 +320,7 @@ class FaultContract:
     ) -> None:
         lease = await locks.acquire("r", ttl=60)
         faults.hold_replies()
-        with pytest.raises(LockServiceError):
+        with hurried(), pytest.raises(LockServiceError):
             await lease.release()
         assert lease.released
         assert lease.remaining == 0
@@ -369,7 +377,7 @@ class FaultContract:
             locks.locked("r"),
             locks.force_release("r"),
         ):
-            with pytest.raises(LockServiceError) as caught:
+            with hurried(), pytest.raises(LockServiceError) as caught:
                 await work
             assert caught.value.resource == "r"
             assert "'r'" in str(caught.value)
@@ -391,7 +399,7 @@ class FaultContract:
     async def test_a_server_that_is_back_is_found_again(self, locks: Any, faults: Faults) -> None:
         lease = await locks.acquire("r", ttl=60)
         faults.refuse()
-        with pytest.raises(LockServiceError):
+        with hurried(), pytest.raises(LockServiceError):
             await lease.owned()
         faults.accept()
         assert await lease.owned()
@@ -400,9 +408,10 @@ class FaultContract:
     async def test_a_block_whose_release_fails_is_only_logged(
         self, locks: Any, faults: Faults, caplog: pytest.LogCaptureFixture
     ) -> None:
-        with caplog.at_level(logging.WARNING, "fencing"):
+        with caplog.at_level(logging.WARNING, "fencing"), contextlib.ExitStack() as stack:
             async with locks.acquire("r", ttl=60) as lease:
                 faults.refuse()
+                stack.enter_context(hurried())
         assert lease.released
         assert [record for record in caplog.records if "could not release" in record.message]
 
@@ -411,9 +420,13 @@ class FaultContract:
     ) -> None:
         for block in (locks.acquire("r", ttl=60), locks.acquire_all(["a", "b"], ttl=60)):
             faults.accept()
-            with pytest.raises(ZeroDivisionError) as caught:  # noqa: PT012 - the block is the point
+            with (  # noqa: PT012 - the block is the point
+                contextlib.ExitStack() as stack,
+                pytest.raises(ZeroDivisionError) as caught,
+            ):
                 async with block:
                     faults.refuse()
+                    stack.enter_context(hurried())
                     raise ZeroDivisionError
             assert caught.value.__notes__
 

@@ -81,6 +81,7 @@ class TestBadInput(BadInputContract):
 class TestFaults(FaultContract):
     counts_from_one = False
     refuses_late_requests = True  # a session that comes again ends its earlier connection
+    ends_silence = True  # after two thirds of a session
 
     @pytest.fixture
     def faults(self, proxy: TcpProxy, zookeeper_namespace: str) -> ProxiedFaults:

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, create_engine
 
 from fencing.schema.names import claim_item
 from tests.coverage.model import WRITES, Ids, Path, Scenario, Writer
-from tests.schema.conftest import accounts, admin, connect, scratch  # noqa: F401 - fixtures
+from tests.schema.conftest import accounts, admin, connect  # noqa: F401 - fixtures
 from tests.support.bank import ALICE, BOB
 from tests.support.databases import plain_url
 

@@ -1,7 +1,4 @@
-"""Connections to a database that is emptied for each test.
-
-One database serves a whole run, since making one takes ten times as long as emptying it.
-"""
+"""Connections to a database of each test's own, in which only schema fencing is."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from psycopg import sql
 
 from fencing.schema import ddl
 from tests.schema.sql import make_accounts, run
@@ -24,37 +20,23 @@ if TYPE_CHECKING:
     Connect = Callable[..., psycopg.Connection]
 
 
-@pytest.fixture(scope="session")
-def scratch(database_factory: DatabaseFactory) -> Iterator[str]:
-    """Address of the database, for psycopg."""
-    with database_factory.empty() as url:
-        yield plain_url(url)
+def install(url: str) -> None:
+    """What a test finds."""
+    with psycopg.connect(plain_url(url), autocommit=True) as connection:
+        run(connection, ddl.install())
 
 
 @pytest.fixture
-def connect(scratch: str) -> Iterator[Connect]:
+def connect(database_factory: DatabaseFactory) -> Iterator[Connect]:
     """Opens connections to a database with schema fencing alone; closed at the test's end."""
-    with psycopg.connect(scratch, autocommit=True) as connection:
-        _empty(connection)
-        run(connection, ddl.install())
-    with ExitStack() as stack:
+    with database_factory.prepared(install) as url, ExitStack() as stack:
 
         def connect(*, autocommit: bool = False, **options: str) -> psycopg.Connection:
-            connection = psycopg.connect(scratch, autocommit=autocommit, **options)
+            connection = psycopg.connect(plain_url(url), autocommit=autocommit, **options)
             stack.callback(connection.close)
             return connection
 
         yield connect
-
-
-def _empty(connection: psycopg.Connection) -> None:
-    connection.execute("SET client_min_messages = warning")
-    for (name,) in connection.execute(
-        "SELECT nspname FROM pg_namespace WHERE nspname !~ '^(pg_|information_schema$)'"
-    ).fetchall():
-        connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(name)))
-    connection.execute("CREATE SCHEMA public")
-    connection.execute("GRANT USAGE ON SCHEMA public TO PUBLIC")
 
 
 @pytest.fixture

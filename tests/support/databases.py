@@ -11,7 +11,7 @@ from psycopg import sql
 from sqlalchemy.engine import make_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import TracebackType
     from typing import Self
 
@@ -25,7 +25,7 @@ class DatabaseFactory:
 
     def __init__(self, server_url: str) -> None:
         self._url = make_url(server_url)
-        self._template: str | None = None
+        self._templates: dict[Callable[[str], object], str] = {}
         self._stack = contextlib.ExitStack()
         self._connection = self._stack.enter_context(
             psycopg.connect(plain_url(server_url), autocommit=True)
@@ -42,20 +42,34 @@ class DatabaseFactory:
             yield self._address(name)
 
     @contextlib.contextmanager
-    def fenced(self) -> Iterator[str]:
-        """Make a database with schema ``fencing``; installed once, then copied.
+    def prepared(self, prepare: Callable[[str], object]) -> Iterator[str]:
+        """Make a database in which something has been done; it is done once, then copied.
+
+        Args:
+            prepare: Does it, given the database's address for SQLAlchemy, and stays connected to
+                nothing.
 
         Yields:
             Its address, for SQLAlchemy.
         """
-        if self._template is None:
-            from fencing.migration import install
-
-            name = self._stack.enter_context(self._copy_of("template0"))
-            install(self._address(name))
-            self._template = name
-        with self._copy_of(self._template) as name:
+        if prepare not in self._templates:
+            template = self._stack.enter_context(self._copy_of("template0"))
+            prepare(self._address(template))
+            self._templates[prepare] = template
+        with self._copy_of(self._templates[prepare]) as name:
             yield self._address(name)
+
+    @contextlib.contextmanager
+    def fenced(self) -> Iterator[str]:
+        """Make a database with schema ``fencing``.
+
+        Yields:
+            Its address, for SQLAlchemy.
+        """
+        from fencing.migration import install
+
+        with self.prepared(install) as url:
+            yield url
 
     @contextlib.contextmanager
     def _copy_of(self, template: str) -> Iterator[str]:
