@@ -32,6 +32,18 @@ BENCH_ARGS ?=
 POSTGRES_15 ?= /usr/lib/postgresql/15/bin
 ON_POSTGRES_15 := schema attacks hooks guard coverage postgres poolers verify retention \
   locks/postgres contract/test_postgres.py
+# Of these, what is about other servers, or about Python alone.
+NOT_ON_POSTGRES_15 := $(addprefix guard/test_,failovers.py interrupts.py plan.py plan_of_several.py redlock.py) \
+  $(addprefix verify/test_,redis.py other_services.py)
+# Where alembic, click, psycopg, redis-py and SQLAlchemy do nothing but carry statements that other
+# tests send in the same way: SQL; etcd and ZooKeeper, whose clients are the newest on both runs; our
+# servers, signals and processes; a model and histories.
+NOT_ON_OLDEST := attacks embedded model schema locks/etcd locks/zookeeper \
+  $(addprefix contract/test_,etcd.py twins.py zookeeper.py) \
+  $(addprefix coverage/test_,attacks.py dump.py eviction.py inheritance.py maintenance.py observe.py \
+    page.py partitions.py retention.py) \
+  demo/test_traces.py locks/redlock/test_model.py retention/test_prune.py \
+  $(addprefix torture/,checking faults mutants services test_command.py) verify/test_other_services.py
 
 .PHONY: demo test model torture mutants test-oldest test-15 lint types imports check bench format clean
 .DEFAULT_GOAL := help
@@ -59,16 +71,15 @@ torture: $(VENV)/.dev
 mutants: $(VENV)/.dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/torture/mutants
 
-# On the oldest version of each dependency that pyproject.toml allows, SQLAlchemy 2.0 among them. What
-# concerns no dependency, but servers, a model and histories, is left out.
+# On the oldest version of each dependency that pyproject.toml allows, SQLAlchemy 2.0 among them.
 test-oldest: $(VENV)-oldest/.dev
 	$(VENV)-oldest/bin/python -m pytest -m "not slow" $(PYTEST_ARGS) \
-	  $(addprefix --ignore=tests/,model $(addprefix torture/,checking faults mutants services))
+	  $(addprefix --ignore=tests/,$(NOT_ON_OLDEST))
 
 # What concerns the database, on PostgreSQL 15.
 test-15: $(VENV)/.dev
 	$(BIN)/python -m pytest --postgres-bin=$(POSTGRES_15) $(PYTEST_ARGS) \
-	  $(addprefix tests/,$(ON_POSTGRES_15))
+	  $(addprefix --ignore=tests/,$(NOT_ON_POSTGRES_15)) $(addprefix tests/,$(ON_POSTGRES_15))
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check
