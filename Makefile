@@ -21,8 +21,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Arguments for pytest: make test PYTEST_ARGS="-x tests/locks". Each worker has servers of its own.
-PYTEST_ARGS ?= -n auto --maxprocesses 4
+# Arguments for pytest: make test PYTEST_ARGS="-x tests/locks". Each worker has servers of its own, and
+# tests that are neighbours, so that what a module starts is started once.
+PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist worksteal
 # Arguments for the torture: make torture TORTURE_ARGS="--seconds 600 --service postgres". Its services
 # etcd and zookeeper, and so "all", need Debian's etcd-server and zookeeper.
 TORTURE_ARGS ?= --seconds 120
