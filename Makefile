@@ -74,7 +74,7 @@ mutants: $(VENV)/.dev
 
 # On the oldest version of each dependency that pyproject.toml allows, SQLAlchemy 2.0 among them.
 test-oldest: $(VENV)-oldest/.dev
-	$(VENV)-oldest/bin/python -m pytest -m "not slow" $(PYTEST_ARGS) \
+	$(VENV)-oldest/bin/python -m pytest -m "not slow and not statements" $(PYTEST_ARGS) \
 	  $(addprefix --ignore=tests/,$(NOT_ON_OLDEST))
 
 # What concerns the database, on PostgreSQL 15.

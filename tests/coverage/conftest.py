@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, create_engine
 
 from fencing.schema.names import claim_item
-from tests.coverage.model import WRITES, Ids, Path, Scenario, Writer
+from tests.coverage.model import WRITES, Ids, Path, Scenario, Statements, Writer
 from tests.schema.conftest import accounts, admin, connect  # noqa: F401 - fixtures
 from tests.support.bank import ALICE, BOB
 from tests.support.databases import plain_url
@@ -131,6 +131,14 @@ class Stage:
                 "UPDATE fencing.fence SET token = token + 1, holder = %s WHERE resource = %s",
                 [BOB, resource],
             )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what no driver or library has a part in."""
+    for item in items:
+        path = item.callspec.params.get("path") if hasattr(item, "callspec") else None
+        if isinstance(path, Path) and isinstance(path.run, Statements):
+            item.add_marker(pytest.mark.statements)
 
 
 @pytest.fixture(scope="session")

@@ -113,14 +113,21 @@ class Path:
         return set(self.resources(ids)) if self.none == UNFENCED else set()
 
 
+@dataclass(frozen=True)
+class Statements:
+    """Statements on psycopg itself, with the fields of `Ids` in braces; see `sql`."""
+
+    texts: tuple[str, ...]
+
+    def __call__(self, writer: Writer, ids: Ids) -> None:
+        """Send them as they are."""
+        for text in self.texts:
+            writer.connection.execute(text.format(**ids._asdict()).encode())
+
+
 def sql(*statements: str) -> Run:
-    """Statements on psycopg itself, with the fields of `Ids` in braces."""
-
-    def run(writer: Writer, ids: Ids) -> None:
-        for statement in statements:
-            writer.connection.execute(statement.format(**ids._asdict()).encode())
-
-    return run
+    """A way to write that depends on no driver: these statements."""
+    return Statements(statements)
 
 
 def everywhere(outcome: str) -> dict[str, Any]:
