@@ -82,11 +82,11 @@ def test_a_release_hands_the_lock_to_the_longest_waiter(resource: Resource) -> N
     assert resource.ask(B, b)[0] == resource.ask(C, c)[0] == "held"
     assert resource.ask(B, b)[0] == "held"  # asking again, nobody loses his place
     assert resource.waiting() == [b, c]
-    assert resource.release(A) == ["released", A]
+    assert resource.release(A) == ["released", A, "", "handed"]
     assert resource.client.get(resource.lock) == f"2:{B}:me: and\nb".encode()
     assert told(subscription) == f"{B} 2"
     assert resource.waiting() == [c]
-    assert resource.release(B) == ["released", B]
+    assert resource.release(B) == ["released", B, "", "handed"]
     assert told(subscription) == f"{C} 3"
     assert resource.release(C) == ["released", C]
     assert resource.holder() is None
@@ -198,7 +198,7 @@ def test_who_gives_up_what_he_was_handed_hands_it_on(resource: Resource) -> None
     resource.ask(B, b)
     resource.ask(C, c)
     resource.release(A)
-    assert resource.release(B, b) == ["released", B]
+    assert resource.release(B, b) == ["released", B, "", "handed"]
     assert resource.holder() == C
 
 

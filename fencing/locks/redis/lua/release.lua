@@ -13,10 +13,9 @@
 -- ARGV[3]  record     of an acquisition that is given up while it may wait; absent: of none
 --
 -- Answers (the holder is echoed so that a connection out of step is noticed):
---   {"released", holder}            nobody waits for it
---   {"released", holder, trouble}   it could not be handed over, as Redis says why; empty: nobody
---                                   is left to whom
---   {"released", holder, "", "handed"}
+--   {"released", holder}                 to nobody
+--   {"released", holder, "", "handed"}   to whoever has waited for it longest
+--   {"released", holder, trouble}        it could not be handed over, as Redis says why
 --   {"absent", holder}      nobody holds the lock
 --   {"other", holder}       another holder has it
 
@@ -41,4 +40,4 @@ if fine and handed then
   return {'released', holder, '', 'handed'}
 end
 redis.call('DEL', lock)
-return {'released', holder, fine and trouble or ''}
+return {'released', holder, fine and trouble or nil}
