@@ -61,19 +61,17 @@ async def go_through_async(
     call: Generator[StepT, Any, T], perform: Callable[[StepT], Awaitable[object]]
 ) -> T:
     """:func:`go_through` for asyncio."""
-    sent: object = None
-    failure: BaseException | None = None
-    while True:
-        try:
-            step = call.send(sent) if failure is None else call.throw(failure)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]  # as above
-        finally:
-            sent = failure = None  # a traceback that holds itself would outlive the call
-        try:
-            sent = await perform(step)
-        except BaseException as error:  # noqa: BLE001 - the call decides about every one
-            failure = error
+    try:
+        step = call.send(None)
+        while True:
+            try:
+                sent = await perform(step)
+            except BaseException as error:  # noqa: BLE001 - as above
+                step = call.throw(error)
+            else:
+                step = call.send(sent)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]  # as above
 
 
 def perform_promptly(call: Prompt[T], perform: Callable[[Any], object]) -> T:
