@@ -66,8 +66,11 @@ class Reference:
         return cls(stat.mtime, epoch_of(stat.mzxid), at)
 
     def age_at(self, at: float, stat: Stat) -> float:
-        """How long ago a node was written, as far as the clocks can be believed, in seconds."""
-        return max(0.0, at - self.at + (self.stamp - stat.mtime) / 1000)
+        """How long ago a node was written at the least, by what the clocks say, in seconds.
+
+        So that who looks at a lock does not call it free before `Sightings.ends` does.
+        """
+        return max(0.0, at - self.at + (self.stamp - stat.mtime) / 1000 - _STAMP_SECONDS)
 
 
 class Sightings:

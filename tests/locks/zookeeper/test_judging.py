@@ -64,4 +64,9 @@ def test_what_was_seen_is_not_remembered_without_end():
 
 def test_an_age_is_never_negative():
     assert reference(8_000, 100.0).age_at(100.0, node(9_000)) == 0.0
-    assert reference(8_000, 100.0).age_at(101.0, node(7_000)) == 2.0
+
+
+def test_whoever_looks_calls_it_free_when_it_can_be_taken_and_not_before():
+    by, held = reference(9_000, 100.0), node(1_000)
+    over = Sightings().ends("a", held, TTL, by, at=100.0)
+    assert by.age_at(over - 0.0005, held) < TTL / 1000 < by.age_at(over + 0.0005, held)
