@@ -77,6 +77,9 @@ class PostgresStandby(PostgresProcess):
         Raises:
             TimeoutError: It has not, for 30 s.
         """
+        # A record of its own: behind a base backup the next one has its place already, and an idle
+        # primary may write none for a quarter of a minute.
+        ask(self._primary, "SELECT pg_logical_emit_message(true, 'fencing', '')")
         written = ask(self._primary, "SELECT pg_current_wal_insert_lsn()::text")
 
         def applied() -> bool:

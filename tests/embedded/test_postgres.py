@@ -68,9 +68,6 @@ class TestAStandby:
     def standby(self, primary: PostgresProcess) -> Iterator[Any]:
         write(primary, 1)
         with primary.standby(in_memory=True) as standby:
-            # A backup leaves the log at the beginning of a file, beyond which no standby comes
-            # before there is a record in it; an idle primary writes one every 15 s.
-            run(primary, "CHECKPOINT")
             yield standby
 
     def test_follows_and_only_reads(self, primary: PostgresProcess, standby: Any) -> None:
