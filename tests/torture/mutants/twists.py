@@ -20,6 +20,8 @@ from fencing import Lease, RedisLockService, postgres
 from fencing.clock import now
 from fencing.core import plan as plans
 from fencing.locks.redis import scripts
+from fencing.locks.redis.asking import Reply
+from fencing.locks.redis.direct import Direct
 from fencing.locks.redis.performing import Performer
 from fencing.postgres import databases
 from fencing.postgres.inquiring import NewConnections
@@ -106,32 +108,32 @@ _KINDS = {
 
 def stops_at_answers() -> None:
     """A point between the arrival of a granted lock, and its worker's knowing."""
-    answer = Performer._answer
+    run = Direct.run
 
-    def answer_and_reach(self: Performer, step: Any, keys: Any, end: float) -> Any:
-        came = answer(self, step, keys, end)
-        if step.script is scripts.ACQUIRE and came[0][0] == b"granted":
+    def run_and_reach(self: Direct, script: Any, *args: Any, **how: Any) -> Any:
+        came = run(self, script, *args, **how)
+        if script is scripts.ACQUIRE and came[0] == b"granted":
             _at[-1].reach(ANSWERED)
         return came
 
-    Performer._answer = answer_and_reach
+    Direct.run = run_and_reach
 
 
 def loses_first_answer() -> None:
     """The first answer that grants a lock is lost, when its point was left."""
     stops_at_answers()
-    answer = Performer._answer
+    run = Direct.run
     lost = False
 
-    def answer_or_lose(self: Performer, step: Any, keys: Any, end: float) -> Any:
+    def run_or_lose(self: Direct, script: Any, *args: Any, **how: Any) -> Any:
         nonlocal lost
-        came = answer(self, step, keys, end)
-        if step.script is scripts.ACQUIRE and came[0][0] == b"granted" and not lost:
+        came = run(self, script, *args, **how)
+        if script is scripts.ACQUIRE and came[0] == b"granted" and not lost:
             lost = True
             raise redis.ConnectionError("Connection closed by server.")
         return came
 
-    Performer._answer = answer_or_lose
+    Direct.run = run_or_lose
 
 
 def stops_at_evictions() -> None:
@@ -229,9 +231,9 @@ def reads_before_it_acquires() -> None:
 def trust_from_the_reply() -> None:
     perform = Performer._perform
 
-    def perform_and_date(self: Performer, step: Any, keys: Any) -> Any:
-        reply = perform(self, step, keys)
-        return reply if isinstance(reply, float) else dataclasses.replace(reply, asked_at=reply.at)
+    def perform_and_date(self: Performer, *args: Any) -> Any:
+        reply = perform(self, *args)
+        return dataclasses.replace(reply, asked_at=reply.at) if isinstance(reply, Reply) else reply
 
     Performer._perform = perform_and_date
 
@@ -261,21 +263,28 @@ def raises_admitted_tokens() -> None:
     plans._admit = admit_as_if_new
 
 
-def _lua(script: scripts.Script, *replacements: tuple[str, str]) -> Callable[[], None]:
+def _lua(*changed: scripts.Script | tuple[str, str]) -> Callable[[], None]:
+    """Change the texts of some scripts."""
+    named = [each for each in changed if isinstance(each, scripts.Script)]
+    replacements = [each for each in changed if isinstance(each, tuple)]
+
     def change() -> None:
-        text = replaced(script.text, *replacements)
-        object.__setattr__(script, "text", text)
-        object.__setattr__(script, "sha", hashlib.sha1(text.encode()).hexdigest())
+        for script in named:
+            text = replaced(script.text, *replacements)
+            object.__setattr__(script, "text", text)
+            object.__setattr__(script, "sha", hashlib.sha1(text.encode()).hexdigest())
 
     return change
 
 
 release_compares_nothing = _lua(
     scripts.RELEASE,
+    scripts.RELEASE_UNWANTED,
     ("if string.match(value, '^%d+:(%x+):') ~= holder then", "if false then"),
 )
 release_compares_the_label = _lua(
     scripts.RELEASE,
+    scripts.RELEASE_UNWANTED,
     (
         "if string.match(value, '^%d+:(%x+):') ~= holder then",
         "if string.match(value, '^%d+:%x+:(.*)$') ~= 'worker' then",
