@@ -27,18 +27,20 @@ class Prompt(Protocol[T_co]):
     """A call that is nearly always over with what comes of its first step.
 
     A generator, that would be thrown away at once, takes longer than all that it would decide.
+    A shell performs any step of its lock service and sends back what belongs to that one, as for a
+    generator; so here, too, there is no one type for them.
     """
 
-    def begin(self) -> Any:  # noqa: ANN401 - a step of the lock service
+    def begin(self) -> Any:  # noqa: ANN401 - see above
         """The first step."""
 
-    def settle(self, came: Any) -> T_co | None:  # noqa: ANN401 - what is sent back for it
+    def settle(self, came: Any) -> T_co | None:  # noqa: ANN401 - see above
         """What the call returns; ``None`` where there is more to it.
 
         What it raises is taken for what came of the first step.
         """
 
-    def go_on(self, came: Any) -> Generator[Any, Any, T_co]:  # noqa: ANN401 - or an exception
+    def go_on(self, came: Any) -> Generator[Any, Any, T_co]:  # noqa: ANN401 - see above
         """All else, after what has come of the first step."""
 
 

@@ -22,6 +22,7 @@ import os
 import statistics
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
+from unittest import mock
 
 import redis
 import redis.asyncio
@@ -160,12 +161,11 @@ def requests_of_a_pair(client: redis.Redis) -> list[Any]:
         requests.append((script.sha, len(keys), *keys, *args))
         return run(self, script, keys, args, end)
 
-    Direct.run = noted  # type: ignore[method-assign,assignment]
-    try:
-        with RedisLockService(client, namespace="bench-floor") as locks:
-            locks.acquire("account:42", ttl=TTL).release()
-    finally:
-        Direct.run = run  # type: ignore[method-assign]
+    with (
+        mock.patch.object(Direct, "run", noted),
+        RedisLockService(client, namespace="bench-floor") as locks,
+    ):
+        locks.acquire("account:42", ttl=TTL).release()
     return requests
 
 

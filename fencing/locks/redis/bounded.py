@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import select
 from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from fencing.cancelling import heeding
 from fencing.clock import now
 from fencing.locks.redis.conversing import Conversation
 from fencing.locks.redis.resp import MISSING, Answers
-from fencing.locks.redis.sockets import bounded_socket
+from fencing.locks.redis.sockets import bounded_socket, watch
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -63,15 +62,6 @@ def _errors_as(parse_error: Callable[[str], Exception]) -> Callable[[str], Excep
         return parse_error(text) if kind is None else kind(rest)
 
     return error_of
-
-
-def _watch(connected: Any) -> Any:
-    """What tells whether a socket can be read, for less than a look into it; None without poll."""
-    if not hasattr(select, "poll"):  # Windows
-        return None
-    watch = select.poll()
-    watch.register(connected, select.POLLIN)
-    return watch
 
 
 class _Bounded:
@@ -254,7 +244,7 @@ class _AsyncBounded:
             self._conversation = Conversation(self._writer.transport, self._answers)
             # Under TLS there may be something to read that is no answer, and the loop finds out.
             tls = self._writer.get_extra_info("ssl_object") is not None
-            self._watch = None if tls else _watch(self._writer.get_extra_info("socket").fileno())
+            self._watch = None if tls else watch(self._writer.get_extra_info("socket").fileno())
         except BaseException:
             # redis-py leaves it open where it is cancelled, or its time is up, while it greets.
             await self.disconnect(nowait=True)

@@ -112,7 +112,7 @@ class Direct(_OnOneRedis):
             else:
                 data = packed((script, keys, args))
             if meanwhile is None and not (asking or self._follows_sentinel):
-                connection.until = end
+                connection.until = end  # as _first_answer, with nothing in between
                 connection.send(data)
                 answer = connection.answer()
             else:

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import select
 import socket
+from abc import ABC, abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -165,7 +166,7 @@ def readable(seconds: float, *sockets: Socket | Bell) -> None:
     watch.poll(seconds * 1000)
 
 
-class Between(asyncio.Protocol):
+class Between(asyncio.Protocol, ABC):
     """Stands between a transport and the protocol that redis-py waits by, and closes it by.
 
     Args:
@@ -195,9 +196,9 @@ class Between(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         self._before.resume_writing()
 
+    @abstractmethod
     def _end(self, error: Exception | None) -> None:
         """Nothing comes any more; to be called as often as one likes."""
-        raise NotImplementedError
 
 
 class Told(Between):
@@ -227,6 +228,6 @@ class Told(Between):
         except Exception as error:  # noqa: BLE001 - asyncio would only log it; the task that waits raises it
             self.over.set_exception(error)
 
-    def _end(self, error: Exception | None) -> None:  # noqa: ARG002 - whatever it was
+    def _end(self, _error: Exception | None) -> None:
         if not self.over.done():
             self.over.set_result(None)

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from fencing.clock import now
 
-__all__ = ["READ_BYTES", "BoundedSocket", "bounded_socket"]
+__all__ = ["READ_BYTES", "BoundedSocket", "bounded_socket", "watch"]
 
 READ_BYTES = 65536
 """How much is read at once; most answers are a hundred bytes."""
@@ -91,7 +91,7 @@ class _TimedSocket:
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
-        self._readable = _poll(connected, select.POLLIN) if hasattr(select, "poll") else None
+        self._readable = watch(connected)
 
     def is_quiet(self) -> bool:
         return self._readable is not None and not self._readable.poll(0)
@@ -105,7 +105,12 @@ class _TimedSocket:
         return self._socket.recv(READ_BYTES)
 
 
-def _poll(connected: socket.socket, event: int) -> select.poll:
+def watch(connected: socket.socket | int) -> select.poll | None:
+    """What tells whether a socket can be read, for less than a look into it; None without poll."""
+    return _poll(connected, select.POLLIN) if hasattr(select, "poll") else None
+
+
+def _poll(connected: socket.socket | int, event: int) -> select.poll:
     poll = select.poll()
     poll.register(connected, event)
     return poll
