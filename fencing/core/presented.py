@@ -47,6 +47,8 @@ class Presented:
         backend_pid: PostgreSQL's pid of the session.
         begun_in: The thread and task that began it.
         committing: Whether COMMIT is being sent: a failure then has an unknown outcome.
+        ended: Whether the session was seen to have ended before COMMIT was sent: nothing of it is
+            committed.
         limit: How long the server may let it live, in seconds: the trust that was left in its
             leases when it began; for leases that are kept alive, what they can live.
         bounded_until: When the server's limits end it (:func:`fencing.clock.now`), in seconds.
@@ -66,6 +68,7 @@ class Presented:
         self.stamp = ""
         self.backend_pid = backend_pid
         self.committing = False
+        self.ended = False
         self.begun_in = Whereabouts(current_task())
         self.limit = min([lease.transaction_limit for lease in leases]) if leases else 0.0
         self.bounded_until = now() + self.limit
@@ -104,6 +107,11 @@ class Presented:
                 return lease
         return None
 
+    def note_commit(self, *, ended: bool) -> None:
+        """COMMIT is about to be sent, on a session that is known to have ended or is not."""
+        self.ended = ended
+        self.committing = not ended
+
     def may_be_overtaken(self, refusal: Refusal, *, disconnected: bool) -> bool:
         """Whether an error may mean that a newer holder is there: then the mark has to be asked.
 
@@ -118,8 +126,10 @@ class Presented:
         if self.committing:
             # Anything else that cuts COMMIT short may have come after the commit itself.
             return sqlstate in _ENDED_BEFORE_COMMIT
-        if sqlstate == _TERMINATED:
-            return True  # perhaps by a successor's eviction, however good the lease looks from here
+        if sqlstate == _TERMINATED or self.ended:
+            # Perhaps by a successor's eviction, however good the lease looks from here. Between the
+            # server and us a pooler may have the last word, and that does not say who has ended it.
+            return True
         ended = sqlstate in _ENDED or (not sqlstate and disconnected)
         return ended and (self.may_have_ended or any(_is_over(lease) for lease in self.leases))
 
@@ -163,7 +173,7 @@ class Presented:
         """The error for a transaction that was ended without having been overtaken."""
         # At COMMIT, and wherever a limit has ended the session, this is certain; a session that
         # just ended may have been sent a COMMIT by hand.
-        certain = self.committing or refusal.sqlstate in _LIMITS
+        certain = self.committing or self.ended or refusal.sqlstate in _LIMITS
         outcome = "; nothing of it was committed" if certain else ""
         for lease in self.leases:
             if _is_over(lease) or self.may_have_ended:

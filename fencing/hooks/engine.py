@@ -250,7 +250,7 @@ class Hooks:
             raise
         # If the server has ended the session before COMMIT is sent, nothing is committed.
         if presentation.leases:
-            presentation.committing = not has_ended(driver_of(connection))
+            presentation.note_commit(ended=has_ended(driver_of(connection)))
 
     def _settle_before_commit(self, connection: Connection, ahead: EntryAhead) -> None:
         try:

@@ -156,7 +156,7 @@ def _note_disconnect(
     """Tell SQLAlchemy of a session that has ended: one, not the pool's others with it."""
     ended = had_ended(context.original_exception)
     if ended and presentation is not None:
-        presentation.committing = False
+        presentation.note_commit(ended=True)
     if ended or (
         not context.is_disconnect
         and context.connection is not None

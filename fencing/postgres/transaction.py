@@ -155,7 +155,7 @@ class _BaseBlock:
             error.add_note("fencing: COMMIT was not sent; nothing of this transaction is committed")
             raise
         # If the server has ended the session before COMMIT is sent, nothing is committed.
-        self._entry.committing = not ended_unasked(connection.pgconn)
+        self._entry.note_commit(ended=ended_unasked(connection.pgconn))
 
 
 class _Block(_BaseBlock, AbstractContextManager[psycopg.Transaction]):

@@ -27,6 +27,9 @@ _ASKING = 3
 
 _ACTIVE_TRANSACTION = "25001"
 
+_CONNECTION_EXCEPTION = "08"
+"""Class of what a pooler says when it has lost the server, whatever that has said before."""
+
 _CLOSED_BEFORE = "the connection is closed"
 """What psycopg says where there is nothing to send on."""
 
@@ -44,8 +47,10 @@ def is_of_a_commit(error: psycopg.Error) -> bool:
 
     When somebody else ends the transaction, nobody tells us before; the error's traceback does.
     """
-    if error.sqlstate or str(error) == _CLOSED_BEFORE:
-        return False  # the server has said what came first, or nothing was sent
+    if str(error) == _CLOSED_BEFORE:
+        return False  # nothing was sent
+    if error.sqlstate and not error.sqlstate.startswith(_CONNECTION_EXCEPTION):
+        return False  # the server has said what came first
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_globals.get("__name__", "").partition(".")[0] != "psycopg":
             continue

@@ -15,14 +15,18 @@ from sqlalchemy.orm import Session
 
 from fencing import (
     AsyncGuard,
+    CommitOutcomeUnknownError,
     Guard,
     LeaseExpiredError,
     LockNotAcquiredError,
     StaleFenceError,
     UnfencedWriteError,
+    postgres,
 )
+from fencing.hooks.driver import driver_of
+from fencing.postgres import PsycopgGuard
 from tests.poolers.conftest import UNPREPARED
-from tests.support.bank import Bank, BareAccount
+from tests.support.bank import Bank, BareAccount, await_last_words
 from tests.support.databases import plain_url
 from tests.support.writes import WRITES
 
@@ -186,6 +190,7 @@ class TestZombies:
                 session.get_one(BareAccount, account).balance -= 10
                 session.flush()
                 bank.wait_until_gone(session.scalar(text("SELECT pg_backend_pid()")))
+                await_last_words(driver_of(session.connection()))
                 with pytest.raises(LeaseExpiredError):
                     session.commit()
             session.rollback()
@@ -212,10 +217,65 @@ class TestZombies:
             ):
                 threads.submit(take_over).result()
             assert [m for m in caplog.messages if f"ended PostgreSQL backends {pid}" in m]
-            # PgBouncer passes the server's last words on, and adds some of its own.
-            with pytest.raises(DBAPIError) as ended:
+            await_last_words(driver_of(zombie.connection()))
+            with pytest.raises(StaleFenceError):
                 zombie.commit()
-            assert ended.value.connection_invalidated
             with pooled_guard.suspended(), Session(pooled) as session:
                 assert session.scalar(text("SELECT 1")) == 1
         assert bank.balance(account) == 90
+
+    @pytest.mark.parametrize("act", ["statement", "commit"])
+    @pytest.mark.parametrize("overtaken", [True, False])
+    def test_who_was_ended_under_a_good_lease_learns_whether_it_was_overtaken(
+        self, pooled_guard: Guard, pooled: Engine, bank: Bank, account, resource, act, overtaken
+    ) -> None:
+        """PgBouncer passes the server's last words on, and adds its own, which may hide them."""
+        with pooled_guard.acquire(resource), Session(pooled) as session:
+            session.get_one(BareAccount, account).balance = 0
+            session.flush()
+            pid = session.scalar(text("SELECT pg_backend_pid()"))
+            bank.kill_session(driver_of(session.connection()), pid)
+            if overtaken:
+                bank.admit(resource, 2)
+            with pytest.raises(StaleFenceError if overtaken else DBAPIError) as ended:
+                session.commit() if act == "commit" else session.execute(text("SELECT 1"))
+            if not overtaken:
+                assert ended.value.connection_invalidated
+            session.rollback()
+        assert bank.balance(account) == 100
+
+    @pytest.mark.parametrize("overtaken", [True, False])
+    def test_a_block_of_psycopg_alike(
+        self, locks, pooler: PgBouncer, bank: Bank, account, resource, overtaken
+    ) -> None:
+        address = plain_url(pooler.address(bank.url))
+        with (
+            PsycopgGuard(locks, bank.plain_url) as guard,
+            psycopg.connect(address, autocommit=True, prepare_threshold=None) as connection,
+            guard.acquire(resource) as lease,
+        ):
+            error = StaleFenceError if overtaken else psycopg.Error
+            with pytest.raises(error), postgres.transaction(connection, lease):  # noqa: PT012 - the block is the point
+                connection.execute("UPDATE accounts SET balance = 0 WHERE id = %s", [account])
+                (pid,) = connection.execute("SELECT pg_backend_pid()").fetchone()
+                bank.kill_session(connection, pid)
+                if overtaken:
+                    bank.admit(resource, 2)
+        assert bank.balance(account) == 100
+
+    def test_a_commit_by_hand_that_only_the_pooler_answers_has_an_unknown_outcome(
+        self, locks, pooler: PgBouncer, bank: Bank, account, resource
+    ) -> None:
+        address = plain_url(pooler.address(bank.url))
+        with (
+            PsycopgGuard(locks, bank.plain_url) as guard,
+            psycopg.connect(address, prepare_threshold=None) as connection,
+            guard.acquire(resource) as lease,
+        ):
+            postgres.enter(connection, lease)
+            connection.execute("UPDATE accounts SET balance = 0 WHERE id = %s", [account])
+            (pid,) = connection.execute("SELECT pg_backend_pid()").fetchone()
+            bank.kill_session(connection, pid)
+            with pytest.raises(CommitOutcomeUnknownError), postgres.errors_translated(connection):
+                connection.commit()
+        assert bank.balance(account) == 100

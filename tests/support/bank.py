@@ -223,15 +223,25 @@ class Bank:
         self.observer.execute("SELECT pg_terminate_backend(%s)", (pid,))
         self.wait_until_gone(pid)
 
-    def kill_session(self, driver: Any) -> None:
+    def kill_session(self, driver: Any, pid: int | None = None) -> None:
         """:meth:`kill_backend` of a psycopg connection; its last words have arrived there, too.
 
-        They travel apart from what the server tells everyone else, and may come later.
+        Args:
+            driver: The connection.
+            pid: The backend's, where a pooler has told the driver another; ``None``: the driver's.
         """
-        self.kill_backend(driver.info.backend_pid)
-        arrival = select.poll()
-        arrival.register(driver.fileno(), select.POLLIN)
-        assert arrival.poll(20_000), "the end of the session never arrived"
+        self.kill_backend(driver.info.backend_pid if pid is None else pid)
+        await_last_words(driver)
+
+
+def await_last_words(driver: Any) -> None:
+    """Until a psycopg connection has been told that its session has ended.
+
+    It travels apart from what the server tells everyone else, and may come later.
+    """
+    arrival = select.poll()
+    arrival.register(driver.fileno(), select.POLLIN)
+    assert arrival.poll(20_000), "the end of the session never arrived"
 
 
 def enter_by_hand(connection: psycopg.Connection, resource: str, token: int, holder: str) -> None:
