@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import math
@@ -41,7 +42,10 @@ E = TypeVar("E", bound=Entry)
 
 
 class Agenda(Generic[E]):
-    """Entries by when they are due."""
+    """Entries by when they are due.
+
+    A signal handler may use it while its own thread is in here: nothing of what it does is lost.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, E]] = []
@@ -54,29 +58,33 @@ class Agenda(Generic[E]):
     @property
     def leases(self) -> int:
         """How many leases it has that somebody still holds, and has not given back."""
-        leases = [
-            entry.lease()
-            for _, ticket, entry in self._heap
-            if entry._ticket == ticket  # noqa: SLF001 - the agenda's own mark on it
-        ]
+        leases = [entry.lease() for _, _, entry in filter(_is_valid, self._heap.copy())]
         return sum(lease is not None and not lease.is_over for lease in leases)
 
     @property
     def next(self) -> float:
         """When the first is due; infinity when there is none."""
-        while self._heap and self._heap[0][2]._ticket != self._heap[0][1]:  # noqa: SLF001 - ours
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else math.inf
+        first = self._first()
+        return math.inf if first is None else first[0]
 
     def put(self, entry: E, due: float) -> None:
         """Have an entry due at this moment instead of any other."""
         self._size += entry.due == math.inf
         entry.due = due
-        entry._ticket = next(self._tickets)  # noqa: SLF001 - the agenda's own mark on it
-        heapq.heappush(self._heap, (due, entry._ticket, entry))  # noqa: SLF001 - likewise
+        entry._ticket = ticket = next(self._tickets)  # noqa: SLF001 - the agenda's own mark on it
+        heapq.heappush(self._heap, (due, ticket, entry))
         if len(self._heap) > 2 * self._size + _FEW:
-            self._heap = [item for item in self._heap if item[2]._ticket == item[1]]  # noqa: SLF001 - likewise
-            heapq.heapify(self._heap)
+            self._build_anew(ticket)
+
+    def _build_anew(self, newest: int) -> None:
+        """Leave out what is outdated; ``newest`` is the latest ticket that was issued."""
+        before = self._heap
+        kept = list(filter(_is_valid, before.copy()))
+        heapq.heapify(kept)
+        self._heap = kept
+        for item in before:
+            if item[1] > newest and _is_valid(item):  # a handler may have put it there meanwhile
+                heapq.heappush(self._heap, item)  # once more does no harm
 
     def drop(self, entry: E) -> None:
         """Take an entry off; its item in the heap is skipped when it comes up."""
@@ -86,16 +94,30 @@ class Agenda(Generic[E]):
 
     def clear(self) -> None:
         """Take everything off; each entry may be put on again."""
-        for _, ticket, entry in self._heap:
-            if entry._ticket == ticket:  # noqa: SLF001 - ours
-                self.drop(entry)
-        self._heap = []
+        heap, self._heap = self._heap, []
+        for _, _, entry in filter(_is_valid, heap):
+            self.drop(entry)
 
     def take(self, at: float) -> list[E]:
         """Take off what is due, with what may as well be looked at now."""
         due = []
-        while self.next - (self._heap[0][2].early if self._heap else 0.0) <= at:
-            _, _, entry = heapq.heappop(self._heap)
-            self.drop(entry)
-            due.append(entry)
+        while (first := self._first()) is not None and first[0] - first[2].early <= at:
+            self.drop(first[2])
+            due.append(first[2])
         return due
+
+    def _first(self) -> tuple[float, int, E] | None:
+        with contextlib.suppress(IndexError):  # a handler has taken the last one
+            while self._heap:
+                first = self._heap[0]
+                if _is_valid(first):
+                    return first
+                first = heapq.heappop(self._heap)
+                if _is_valid(first):  # a handler has just put it there
+                    heapq.heappush(self._heap, first)
+        return None
+
+
+def _is_valid(item: tuple[float, int, Entry]) -> bool:
+    """Whether an item of the heap is not outdated."""
+    return item[2]._ticket == item[1]  # noqa: SLF001 - the agenda's own mark on it

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from fencing.lease.ending import Ending
     from fencing.lease.leases import AsyncGrantor, Grantor
     from fencing.state import LockState
 
@@ -87,7 +88,7 @@ class BaseLease:
     _lost = False
     _expired = False
     _why = ""
-    _ended: threading.Event | asyncio.Event | None = None  # whoever waits makes it
+    _ended: Ending | asyncio.Event | None = None  # whoever waits makes it
 
     def __init__(
         self,
@@ -362,8 +363,7 @@ class BaseLease:
 
     def _over(self) -> None:
         """Tell whoever waits for the lease's end, and its watcher."""
-        if self._ended is not None:
-            self._ended.set()
+        self._end()
         if self.watcher is not None:
             self.watcher.notice(self)
 

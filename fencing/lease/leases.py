@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from typing import TYPE_CHECKING, NoReturn, Protocol, Self
 
 from fencing.cancelling import CancelledBlock
@@ -12,6 +11,7 @@ from fencing.clock import now
 from fencing.errors import FencingError, LeaseLostError, LockServiceError
 from fencing.interrupts import begins_in_its_try
 from fencing.lease.base import BaseLease
+from fencing.lease.ending import Ending
 from fencing.lease.trust import trust_ends
 from fencing.request import check_ttl
 
@@ -76,7 +76,7 @@ class Lease(BaseLease):
 
     service: Grantor
 
-    _ended: threading.Event | None = None
+    _ended: Ending | None = None
 
     def renew(self, ttl: float | None = None) -> None:
         """Extend the lease to ``ttl`` seconds from now.
@@ -166,7 +166,7 @@ class Lease(BaseLease):
             Whether it is lost; ``False`` when the time is up or it was released.
         """
         with self._lock:
-            ended = self._ended = self._ended or threading.Event()
+            ended = self._ended = self._ended or Ending()
         give_up = None if timeout is None else now() + timeout
         while not self.released and not self.lost:
             pause = self.trusted_until - now()

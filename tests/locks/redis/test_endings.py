@@ -13,10 +13,12 @@ import pytest
 
 from fencing import AsyncRedisLockService, LeaseLostError, LockServiceError, RedisLockService
 from fencing.clock import now
+from fencing.keepalive import agenda as agenda_module
 from fencing.keepalive.agenda import Agenda, Entry
 from fencing.locks.redis import steps
 from fencing.locks.redis.asking import Reply
 from tests.contract.facade import ThreadedLease, ThreadedLocks, in_thread
+from tests.support.interrupting import handled_before_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -212,6 +214,36 @@ def test_a_cleared_agenda_knows_nothing_of_what_was_on_it():
     assert len(agenda) == 1
     assert agenda.take(2.0) == [entries[1]]
     assert len(agenda) == 0
+
+
+def test_what_a_signal_handler_does_to_an_agenda_is_not_lost():
+    """While its thread changes it, and builds its heap anew; before each of the lines of that."""
+
+    def change(number: int) -> list[str]:
+        agenda: Agenda[Entry] = Agenda()
+        kept, moved, dropped, late, earliest = [Entry(weakref.ref(agenda)) for _ in range(5)]
+        for entry, due in ((kept, 3.0), (dropped, 1.0), (moved, 2.0)):
+            agenda.put(entry, due)
+
+        def handle() -> None:
+            agenda.put(late, 4.0)
+            agenda.put(earliest, 0.5)
+            agenda.drop(dropped)
+
+        with handled_before_line(number, handle, agenda_module) as lines:
+            for _ in range(40):  # until the heap holds too much that is outdated
+                agenda.put(moved, 2.5)
+                agenda.put(kept, 3.0)
+            assert agenda.next <= 2.5
+            taken = agenda.take(0.75)
+        if len(lines) >= number:
+            taken += agenda.take(10.0)
+            assert taken == [earliest, moved, kept, late]
+            assert len(agenda) == 0
+        return lines
+
+    for number, _ in enumerate(change(10**9), start=1):
+        change(number)
 
 
 # Leases that nobody holds.
