@@ -63,6 +63,8 @@ class AcquireRequest:
         floor: The token will be greater than this.
         owner_label: The label, or what it is by default.
         patience: How long to wait, in seconds; 0 without blocking, infinity without a time-out.
+        is_kept_or_watched: Whether something has to be done in the background while the lease is
+            held.
 
     Raises:
         TypeError: An argument is of the wrong type.
@@ -82,6 +84,7 @@ class AcquireRequest:
     floor: int = 0
     owner_label: str = field(init=False)
     patience: float = field(init=False)
+    is_kept_or_watched: bool = field(init=False)
 
     def __post_init__(self) -> None:
         check_resource(self.resource)
@@ -108,13 +111,15 @@ class AcquireRequest:
                 raise ValueError(
                     f"blocking_timeout must be at least 0 seconds, not {self.blocking_timeout!r}"
                 )
-        # A member of an int enum is sent as the number it is.
-        self.floor = int(check_floor(self.floor))
-        self.owner_label = _owner_label(self.owner)
+        if type(self.floor) is not int or self.floor:  # as it seldom is
+            # A member of an int enum is sent as the number it is.
+            self.floor = int(check_floor(self.floor))
+        self.owner_label = _here.label if self.owner is None else _checked_owner(self.owner)
         if not self.blocking:
             self.patience = 0.0
         else:
             self.patience = math.inf if self.blocking_timeout is None else self.blocking_timeout
+        self.is_kept_or_watched = self.keepalive or self.on_lost is not None
 
     def _check_bools(self, *names: str) -> None:
         for name in names:
@@ -142,11 +147,6 @@ class AcquireRequest:
                 "on_lost is asynchronous, and nobody would await it; give a synchronous lock "
                 "service or guard a plain function"
             )
-
-    @property
-    def is_kept_or_watched(self) -> bool:
-        """Whether something has to be done in the background while the lease is held."""
-        return self.keepalive or self.on_lost is not None
 
     @property
     def forwarded(self) -> dict[str, Any]:
@@ -179,12 +179,10 @@ class AsyncAcquireRequest(AcquireRequest):
     def __post_init__(self) -> None:
         # No super(): a dataclass with slots is another class than the one that was written down.
         AcquireRequest.__post_init__(self)
-        self._check_bools("cancel_on_loss")
-
-    @property
-    def is_kept_or_watched(self) -> bool:
-        """See :attr:`AcquireRequest.is_kept_or_watched`."""
-        return self.keepalive or self.on_lost is not None or self.cancel_on_loss
+        if type(self.cancel_on_loss) is not bool:
+            self._check_bools("cancel_on_loss")
+        if self.cancel_on_loss:
+            self.is_kept_or_watched = True
 
     def _check_on_lost(self) -> None:
         if not callable(self.on_lost):
@@ -309,9 +307,30 @@ def check_ttl(ttl: float) -> float:
 _host_name = cache(socket.gethostname)  # which asks the system
 
 
-def _owner_label(owner: str | None) -> str:
-    if owner is None:
-        return f"{_host_name()}:{os.getpid()}:{threading.current_thread().name}"
+class _Here(threading.local):
+    """What is to be known of each thread, and asked for once.
+
+    Attributes:
+        label: Host, process and thread, for people; as the thread was called then.
+    """
+
+    def __init__(self) -> None:
+        self.label = f"{_host_name()}:{os.getpid()}:{threading.current_thread().name}"
+
+
+_here = _Here()
+
+
+def _forget_the_parent_s() -> None:
+    global _here  # noqa: PLW0603 - the child is another process
+    _here = _Here()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_the_parent_s)
+
+
+def _checked_owner(owner: str) -> str:
     if not isinstance(owner, str):
         raise TypeError(f"owner must be a str, not {_kind(owner)}")
     if "\0" in owner:

@@ -17,7 +17,7 @@ from fencing.errors import (
 )
 from fencing.lease.blocks import Blocks
 from fencing.lease.trust import MARGIN_SECONDS, margin, trust_ends
-from fencing.request import MIN_TTL, check_token
+from fencing.request import MAX_TOKEN, MIN_TTL, check_token
 
 if TYPE_CHECKING:
     import asyncio
@@ -45,6 +45,9 @@ class _Process:
 
 
 _process = _Process()
+
+
+_RLock = type(threading.RLock())  # threading's own is a function that calls it
 
 
 class Scope(Protocol):
@@ -107,7 +110,9 @@ class BaseLease:
     ) -> None:
         self.service = service
         self.resource = resource
-        self.token = check_token(token)
+        if type(token) is not int or not 1 <= token <= MAX_TOKEN:
+            check_token(token)
+        self.token = token
         self.holder = holder
         self.owner = owner
         self.ttl = ttl
@@ -121,7 +126,7 @@ class BaseLease:
         self._asked_at = asked_at
         self._on_lost: list[Callable[[Any], object]] = []
         # Reentrant: what a signal handler does to a lease comes between any two lines of ours.
-        self._lock = threading.RLock()
+        self._lock = _RLock()
         self.blocks = Blocks(self._lock)
         self._pid = _process.pid
 
@@ -247,7 +252,9 @@ class BaseLease:
                 f"the lease on {self.resource!r} has been admitted under token {self.token}; an "
                 "admitted lease is never given another token: release it and acquire again"
             )
-        self.token = check_token(token)
+        if type(token) is not int or not 1 <= token <= MAX_TOKEN:
+            check_token(token)
+        self.token = token
 
     def note_admitted(self) -> None:
         """A database has committed the token as the resource's high-water mark."""

@@ -147,20 +147,19 @@ class Acquiring:
 
     def _next_arguments(self) -> tuple[str, ...]:
         """What to ask with: as a waiter if we listen, and the last time to be let go."""
+        asked: tuple[str, ...] = (self.holder, *self.wishes, self.call.durability.keep)
         self.is_last = self.call.at >= self.deadline
-        self.asked = self._arguments(is_last=self.is_last)
+        if self.is_last:
+            if self.record:
+                asked = (*asked, *self.record, "last")
+        elif self.nonce:
+            ttl, floor, label = self.wishes
+            self.record = (record_of(self.holder, ttl, floor, self.nonce, label),)
+            place = ("", *self.place) if self.place else ()
+            asked = (*asked, *self.record, *place)
+        self.asked = asked
         self.maybe_ours = True
-        return self.asked
-
-    def _arguments(self, *, is_last: bool) -> tuple[str, ...]:
-        asked = (self.holder, *self.wishes, self.call.durability.keep)
-        if is_last:
-            return (*asked, *self.record, "last") if self.record else asked
-        if not self.nonce:
-            return asked
-        ttl, floor, label = self.wishes
-        self.record = (record_of(self.holder, ttl, floor, self.nonce, label),)
-        return (*asked, *self.record, "", *self.place) if self.place else (*asked, *self.record)
+        return asked
 
     def _give_back_too_late(self, reply: Reply) -> Steps[None]:
         self.too_late += 1

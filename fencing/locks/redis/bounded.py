@@ -167,7 +167,9 @@ class _Bounded:
                 raise _lost(error) from error
             if not came:
                 raise redis.ConnectionError(_CLOSED)
-            answers.feed(came)
+            if (answer := answers.take(came)) is not MISSING:
+                self._answered_at = now()
+                return answer
 
     def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
         self._limit()
@@ -298,9 +300,10 @@ class _AsyncBounded:
 
     async def answer(self) -> Any:
         """See `_Bounded.answer`."""
-        while (answer := self._answers.next()) is MISSING:
+        answer = self._answers.next()
+        if answer is MISSING:
             try:
-                await self._conversation.more()
+                answer = await self._conversation.answer()
             except OSError as error:
                 raise _lost(error) from error
         self._answered_at = now()

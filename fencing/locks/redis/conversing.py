@@ -15,10 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import InvalidResponse
 
 from fencing.clock import now
 from fencing.locks.redis.reading import Between
+from fencing.locks.redis.resp import MISSING
 
 if TYPE_CHECKING:
     from fencing.locks.redis.reading import Transport
@@ -48,7 +51,7 @@ class Conversation(Between):
         self._answers = answers
         self._loop = asyncio.get_running_loop()
         self._is_ours = False  # what comes; otherwise redis-py's
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._failure: OSError | None = None
@@ -66,8 +69,8 @@ class Conversation(Between):
         """Whether the connection has ended, as far as the event loop knows."""
         return self._failure is not None or self._transport.is_closing()
 
-    def more(self) -> asyncio.Future[None]:
-        """What to await for more to come.
+    def answer(self) -> asyncio.Future[Any]:
+        """What to await for the next answer, of which not all has come.
 
         Raises:
             OSError: The connection has failed, or, when awaited, fails meanwhile.
@@ -85,10 +88,15 @@ class Conversation(Between):
         if not self._is_ours:
             self._before.data_received(data)
             return
-        self._answers.feed(data)
         waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        if waiter is None or waiter.done():
+            self._answers.feed(data)
+            return
+        try:
+            if (answer := self._answers.take(data)) is not MISSING:
+                waiter.set_result(answer)
+        except InvalidResponse as error:
+            waiter.set_exception(error)
 
     def _end(self, error: Exception | None) -> None:
         if self._failure is None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -126,7 +125,7 @@ class Direct(_OnOneRedis):
                 answer = self._answer(connection, data, asking=asking)
             in_step = _leads_on(answer)
         finally:
-            self._end(connection, in_step=in_step)
+            self._stack.give_back(connection, in_step=in_step)
         if isinstance(answer, Exception):
             raise self._meaning(answer)
         return answer
@@ -140,7 +139,7 @@ class Direct(_OnOneRedis):
             answer = self._answer(connection, packed_words(*words), asking=False)
             in_step = _leads_on(answer)
         finally:
-            self._end(connection, in_step=in_step)
+            self._stack.give_back(connection, in_step=in_step)
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -212,7 +211,7 @@ class Direct(_OnOneRedis):
                 acknowledged = connection.answer()
             in_step = _leads_on(answer) and _leads_on(acknowledged)
         finally:
-            self._end(connection, in_step=in_step)
+            self._stack.give_back(connection, in_step=in_step)
         return self._both(answer, acknowledged)
 
     def run_many(
@@ -237,14 +236,7 @@ class Direct(_OnOneRedis):
                     pipeline.answers[place] = connection.answer()
             in_step = all(map(_leads_on, pipeline.answers))
         finally:
-            self._end(connection, in_step=in_step)
-
-    def _end(self, connection: Any, *, in_step: bool) -> None:
-        """Give a connection back; closed, if answers may be on their way or it leads astray."""
-        connection.until = math.inf
-        if not in_step or not connection.is_wanted:
-            connection.disconnect()
-        self._stack.give_back(connection)
+            self._stack.give_back(connection, in_step=in_step)
 
     def connection_to(self, node: str, end: float) -> Any:  # noqa: ARG002 - as on a cluster
         """See `Sibling.connection_to`."""
@@ -289,7 +281,10 @@ class AsyncDirect(_OnOneRedis):
                 answer = await self._answer(connection, data, asking=asking)
             in_step = _leads_on(answer)
         finally:
-            await self._end(connection, in_step=in_step)
+            if in_step and connection.is_wanted:
+                self._stack.give_back(connection)  # as `_end`, for one coroutine less
+            else:
+                await self._end(connection, in_step=in_step)
         if isinstance(answer, Exception):
             raise self._meaning(answer)
         return answer

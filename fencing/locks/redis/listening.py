@@ -17,12 +17,11 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from fencing.clock import now
-from fencing.locks.lines import Threads
+from fencing.locks.lines import AsyncBox, Lines, Message, Threads
 from fencing.locks.redis.permissions import acl_rules
 from fencing.locks.redis.subscribing import AsyncSubscriber, Subscriber
 from fencing.locks.redis.trouble import REDIS_ERRORS
-from fencing.locks.redis.waiters import AsyncBox, AsyncWaiter, Waiter
-from fencing.locks.redis.waiting import STRAY_SECONDS, Lines, Message, channel_of
+from fencing.locks.redis.waiting import STRAY_SECONDS, channel_of
 
 if TYPE_CHECKING:
     import queue
@@ -179,10 +178,6 @@ class Waiters(_Room):
         owned: bool = self.lock._is_owned()  # type: ignore[attr-defined] # noqa: SLF001 - as threading.Condition asks
         return owned
 
-    def waiter(self, resource: str, key: bytes, holder: str) -> Waiter:
-        """Somebody who may have to wait for the lock under a key."""
-        return Waiter(self, resource, key, holder)
-
     def subscriber(self, key: bytes, *, start: bool) -> Any:  # noqa: ANN401 - as above
         """Who listens where a key is, if anybody does, or may be started; the lock is held."""
         try:
@@ -259,13 +254,11 @@ class AsyncWaiters(_Room):
         self.lines: Lines[AsyncBox] = Lines()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def waiter(self, resource: str, key: bytes, holder: str) -> AsyncWaiter:
-        """See :meth:`Waiters.waiter`."""
+    def leave_closed_loop(self) -> None:
+        """Begin without those who wait in a loop that is over: they would stay in line for ever."""
         if self._loop is None or self._loop.is_closed():
-            # Whoever waits in a loop that is over would keep his place in line for ever.
             self.lines = Lines()
             self._loop = asyncio.get_running_loop()
-        return AsyncWaiter(self, resource, key, holder)
 
     def subscriber(self, key: bytes, *, start: bool) -> Any:  # noqa: ANN401 - as above
         """See :meth:`Waiters.subscriber`."""

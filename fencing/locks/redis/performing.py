@@ -27,6 +27,7 @@ from fencing.locks.redis.clients import AsyncSibling, Sibling
 from fencing.locks.redis.listening import AsyncWaiters, Waiters
 from fencing.locks.redis.scripts import RELEASE, keys_of, keys_of_all
 from fencing.locks.redis.trouble import REDIS_ERRORS, trouble_of
+from fencing.locks.redis.waiters import AsyncWaiter, Waiter
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from fencing.locks.performing import Prompt
     from fencing.locks.redis.asking import Step, Steps
     from fencing.locks.redis.clients import AnyAsyncClient, AnyClient
-    from fencing.locks.redis.waiters import AsyncWaiter, Waiter
     from fencing.locks.redis.wire import Wait
 
 __all__ = ["AsyncPerformer", "Performer", "texts_in"]
@@ -93,7 +93,7 @@ class Performer:
             in_line: Whether it stands in line behind others of this process.
         """
         keys = keys_of(self._namespace, resource)
-        waiter = self._waiters.waiter(resource, keys[0], holder)
+        waiter = Waiter(self._waiters, resource, keys[0], holder)
         try:
             try:
                 perform = partial(self._perform, keys, waiter)
@@ -241,7 +241,7 @@ class AsyncPerformer:
     ) -> T:
         """See :meth:`Performer.perform_waiting`."""
         keys = keys_of(self._namespace, resource)
-        waiter = self._waiters.waiter(resource, keys[0], holder)
+        waiter = AsyncWaiter(self._waiters, resource, keys[0], holder)
         try:
             try:
                 perform = partial(self._step, keys, waiter)

@@ -48,6 +48,20 @@ class Answers:
         self.unread = self.unread[self._at :] + data if self.unread else data
         self._at = 0
 
+    def take(self, data: bytes) -> Any:  # noqa: ANN401 - whatever a script answers
+        """Take what has come, and give the next answer; see `feed` and `next`."""
+        if not (self.unread or self.skips):
+            words = data.split(b"\r\n")
+            texts = words[2::2]  # *size, $length and text each, and nothing behind the last
+            if (
+                not words[-1]
+                and words[0] == b"*%d" % len(texts)
+                and words[1:-1:2] == list(map(_SIZE, map(len, texts)))
+            ):
+                return texts  # what a script answers nearly always: texts, and nothing else
+        self.feed(data)
+        return self.next()
+
     def next(self) -> Any:  # noqa: ANN401 - whatever a script answers
         """The next answer; `MISSING` when not all of it has come.
 
@@ -56,10 +70,6 @@ class Answers:
         """
         if not self.unread or (self.skips and not self._skip()):
             return MISSING
-        # Only at the beginning: of many answers in a pipeline each would look through all others.
-        if not self._at and (texts := _texts_alone(self.unread)) is not None:
-            self.unread = b""
-            return texts
         try:
             while True:
                 is_push = self.unread.startswith(b">", self._at)  # asked for by nobody
@@ -124,14 +134,3 @@ class Answers:
         if len(self.unread) < end + 2:
             raise _IncompleteError
         return self.unread[at:end], end + 2
-
-
-def _texts_alone(data: bytes) -> list[bytes] | None:
-    """A list of texts, where that is all that has come: what a script answers nearly always."""
-    words = data.split(b"\r\n")
-    texts = words[2::2]  # *size, $length and text each, and nothing behind the last
-    if words[-1] or words[0] != b"*%d" % len(texts):
-        return None
-    if words[1:-1:2] != list(map(_SIZE, map(len, texts))):
-        return None
-    return texts

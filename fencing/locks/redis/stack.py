@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import threading
 import weakref
@@ -114,11 +115,6 @@ class _Stack:
         self._idle.append(connection)
         if self._waiting:
             self._hand_on()
-        if not connection.is_wanted:  # who closes them has looked before it was there
-            self._close_idle()
-
-    def _close_idle(self) -> None:
-        """Close those that are idle, where that needs no waiting for."""
 
     def _is_outdated(self, connection: Any) -> bool:
         # Sentinel may have told another connection of a new primary.
@@ -212,6 +208,22 @@ class ConnectionStack(_Stack):
             self.give_back(connection)
             raise
         return connection
+
+    def give_back(self, connection: Any, *, in_step: bool = True) -> None:
+        """Let the next caller have it; closed, if it is no use, or nobody wants it any more.
+
+        Args:
+            connection: One that was taken.
+            in_step: Whether no answers may be on their way, and it does not lead astray.
+        """
+        connection.until = math.inf
+        if not in_step or not connection.is_wanted:
+            connection.disconnect()
+        self._idle.append(connection)
+        if self._waiting:
+            self._hand_on()
+        if not connection.is_wanted:  # who closes them has looked before it was there
+            self._close_idle()
 
     def close(self) -> None:
         """Close those that are idle, and have the others closed when they are given back."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fencing.locks.redis.asking import Waiting
     from fencing.locks.redis.listening import AsyncWaiters, Waiters
 
-__all__ = ["AsyncBox", "AsyncWaiter", "Waiter"]
+__all__ = ["AsyncWaiter", "Waiter"]
 
 
 class Waiter:
@@ -163,6 +163,7 @@ class AsyncWaiter:
 
     def enter(self, *, in_line: bool) -> str | None:
         """See :meth:`Waiter.enter`."""
+        self._waiters.leave_closed_loop()
         if in_line and not self._waiters.lines.join(self._resource, self._box):
             return None
         return self._attend(start=False)

@@ -36,6 +36,8 @@ def error_of(text: str) -> Exception:
 @pytest.mark.parametrize(("data", "answer"), ANSWERS.items())
 def test_whole_and_byte_by_byte(data: bytes, answer: Any) -> None:
     answers = Answers(error_of)
+    assert answers.take(data) == answer
+    assert not answers.unread
     answers.feed(data)
     assert answers.next() == answer
     assert not answers.unread
@@ -73,9 +75,10 @@ def test_one_after_the_other_in_packets_of_every_size() -> None:
         answers = Answers(error_of)
         stream, came = io.BytesIO(data), []
         while packet := stream.read(size):
-            answers.feed(packet)
-            while (answer := answers.next()) is not MISSING:
+            answer = answers.take(packet)
+            while answer is not MISSING:
                 came.append(answer)
+                answer = answers.next()
         assert came == list(ANSWERS.values())
         assert not answers.unread
 

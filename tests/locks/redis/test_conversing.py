@@ -150,7 +150,7 @@ class TestWhoHears:
         assert talk.answers.next() == b"OK"
 
     async def test_of_the_end_it_is_both(self, talk: Talk) -> None:
-        waiting = talk.conversation.more()
+        waiting = talk.conversation.answer()
         assert talk.transport.protocol.eof_received() is True
         talk.transport.protocol.connection_lost(None)
         assert talk.before.heard == ["eof", None]
@@ -158,9 +158,35 @@ class TestWhoHears:
             await waiting
 
 
+class TestWhatIsHeard:
+    async def test_whoever_waits_is_woken_when_all_of_it_has_come(self, talk: Talk) -> None:
+        talk.conversation.say(b"PING\r\n")
+        waiting = talk.conversation.answer()
+        talk.hear(OK[:2])
+        assert not waiting.done()
+        talk.hear(OK[2:])
+        assert await waiting == b"OK"
+        assert not talk.answers.unread
+
+    async def test_what_comes_along_with_it_is_the_next_answer(self, talk: Talk) -> None:
+        talk.conversation.say(b"PING\r\nINCR k\r\n")
+        waiting = talk.conversation.answer()
+        talk.hear(OK + b":1\r\n")
+        talk.hear(b":2\r\n")
+        assert await waiting == b"OK"
+        assert [talk.answers.next(), talk.answers.next()] == [1, 2]
+
+    async def test_what_is_no_answer_is_told_to_whoever_waits(self, talk: Talk) -> None:
+        talk.conversation.say(b"PING\r\n")
+        waiting = talk.conversation.answer()
+        talk.hear(b"HTTP/1.1 400 Bad Request\r\n")
+        with pytest.raises(redis.exceptions.InvalidResponse):
+            await waiting
+
+
 class TestTheEnd:
     async def test_what_it_ended_by_is_what_is_raised(self, talk: Talk) -> None:
-        waiting = talk.conversation.more()
+        waiting = talk.conversation.answer()
         talk.transport.protocol.connection_lost(BrokenPipeError())
         with pytest.raises(BrokenPipeError):
             await waiting
@@ -170,7 +196,7 @@ class TestTheEnd:
         talk.transport.protocol.eof_received()
         assert talk.conversation.is_over()
         with pytest.raises(ConnectionResetError):
-            talk.conversation.more()
+            talk.conversation.answer()
 
     async def test_what_came_before_is_heard(self, talk: Talk) -> None:
         talk.conversation.say(b"PING\r\n")
@@ -181,14 +207,14 @@ class TestTheEnd:
     async def test_who_was_cancelled_meanwhile_does_not_mind(self, talk: Talk) -> None:
         talk.conversation.say(b"PING\r\n")
         for event in (lambda: talk.hear(OK), talk.transport.protocol.eof_received):
-            talk.conversation.more().cancel()
+            talk.conversation.answer().cancel()
             event()
         assert talk.conversation.is_over()
 
     async def test_no_timer_is_left(self, clock: Clock) -> None:
         talk = Talk()
         talk.conversation.until = 102.0
-        talk.conversation.more()
+        talk.conversation.answer()
         talk.transport.protocol.connection_lost(None)
         assert clock.running == []
 
@@ -197,7 +223,7 @@ class TestTheTimeLimit:
     async def test_who_hears_nothing_is_told_when_it_is_time(self, clock: Clock) -> None:
         talk = Talk()
         talk.conversation.until = 102.0
-        waiting = talk.conversation.more()
+        waiting = talk.conversation.answer()
         clock.set_to(101.9)
         assert not waiting.done()
         clock.set_to(102.0)
@@ -209,7 +235,7 @@ class TestTheTimeLimit:
         for n in range(10):
             clock.set_to(100.0 + n / 10)
             talk.conversation.until = clock.at + 2.0
-            waiting = talk.conversation.more()
+            waiting = talk.conversation.answer()
             talk.conversation.say(b"")
             talk.hear(OK)
             await waiting
@@ -223,7 +249,7 @@ class TestTheTimeLimit:
         talk = Talk()
         for until in (102.0, 103.0):
             talk.conversation.until = until
-            waiting = talk.conversation.more()
+            waiting = talk.conversation.answer()
         clock.set_to(102.5)
         assert not waiting.done()
         clock.set_to(103.0)
@@ -236,7 +262,7 @@ class TestTheTimeLimit:
         talk = Talk()
         for until in (110.0, 102.0):
             talk.conversation.until = until
-            waiting = talk.conversation.more()
+            waiting = talk.conversation.answer()
         clock.set_to(102.0)
         with pytest.raises(TimeoutError):
             await waiting
@@ -246,7 +272,7 @@ class TestTheTimeLimit:
         talk = Talk()
         talk.conversation.say(b"PING\r\n")
         talk.conversation.until = 101.0
-        waiting = talk.conversation.more()
+        waiting = talk.conversation.answer()
         clock.set_to(102.0)
         talk.hear(OK)
         with pytest.raises(TimeoutError):

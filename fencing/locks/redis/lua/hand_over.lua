@@ -8,9 +8,8 @@
 --     nonce    of the channel that its process listens to, "<namespace>:wake:<nonce>"
 --     owner    a label for people
 --
--- hand_over(lock, counter, queue, mine, first)
+-- hand_over(lock, counter, queue, mine)
 --   mine     a record, or nil: whoever is behind it is not handed the lock
---   first    the record at the front of the queue, where it is known; nil: it is looked up
 -- Returns the new value of the lock, or nil when it is handed to nobody; and what Redis says if we
 -- may not tell anybody. The waiter is told "holder token" on its channel, and must make the short
 -- ttl that it gets its own one.
@@ -18,10 +17,10 @@
 -- In milliseconds: how long a lock that was handed to a process that is stopped delays the others.
 local HANDED = 2000
 
-local function hand_over(lock, counter, queue, mine, first)
+local function hand_over(lock, counter, queue, mine)
   local namespace = string.match(lock, '^[^{]*')
   while true do
-    first = first or redis.call('ZRANGE', queue, 0, 0)[1]
+    local first = redis.call('ZRANGE', queue, 0, 0)[1]
     if not first or first == mine then
       return nil
     end
@@ -49,7 +48,6 @@ local function hand_over(lock, counter, queue, mine, first)
       end
     end
     redis.call('ZREM', queue, first)
-    first = nil
   end
 end
 

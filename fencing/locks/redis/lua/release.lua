@@ -35,7 +35,7 @@ if string.match(value, '^%d+:(%x+):') ~= holder then
   return {'other', holder}
 end
 -- Whatever is wrong with the counter or the queue, the lock is released; who asks next is told.
-local fine, handed, trouble = pcall(hand_over, lock, counter, queue, nil, not record and queued[1])
+local fine, handed, trouble = pcall(hand_over, lock, counter, queue)
 if fine and handed then
   return {'released', holder, '', 'handed'}
 end
