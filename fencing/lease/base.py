@@ -370,7 +370,8 @@ class BaseLease:
 
     def _over(self) -> None:
         """Tell whoever waits for the lease's end, and its watcher."""
-        self._end()
+        if self._ended is not None:
+            self._ended.set()
         if self.watcher is not None:
             self.watcher.notice(self)
 

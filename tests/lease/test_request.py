@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from enum import IntEnum
 
 import pytest
@@ -65,3 +69,40 @@ def test_a_guard_asks_its_lock_service_for_what_differs_from_the_default():
     assert asked == {"ttl": 30.0, "owner": asked["owner"], "floor": 0, **wishes}
     at_once = AcquireRequest(resource="x", owner="me", blocking=False).forwarded
     assert at_once == {"ttl": 30.0, "owner": "me", "floor": 0}
+
+
+def label() -> str:
+    return AcquireRequest(resource="x").owner_label
+
+
+def test_an_owner_is_by_default_a_host_a_process_and_a_thread():
+    with ThreadPoolExecutor(1, thread_name_prefix="Worker") as threads:
+        labels = [label(), label(), threads.submit(label).result()]
+    host, pid = socket.gethostname(), os.getpid()
+    ours = f"{host}:{pid}:{threading.current_thread().name}"
+    assert labels == [ours, ours, f"{host}:{pid}:Worker_0"]
+
+
+def test_a_forked_child_is_another_owner():
+    label()  # the parent knows its own
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(writing, label().encode())
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    said = os.read(reading, 1000).decode()
+    os.close(reading)
+    assert said == f"{socket.gethostname()}:{child}:{threading.current_thread().name}"
+
+
+@pytest.mark.parametrize(
+    ("wishes", "kept_or_watched"),
+    [({}, False), ({"keepalive": True}, True), ({"on_lost": print}, True)],
+)
+def test_what_has_to_be_looked_after_in_the_background(wishes, kept_or_watched):
+    for kind in (AcquireRequest, AsyncAcquireRequest):
+        assert kind(resource="x", **wishes).is_kept_or_watched is kept_or_watched
+    cancelled = AsyncAcquireRequest(resource="x", cancel_on_loss=True, **wishes)
+    assert cancelled.is_kept_or_watched

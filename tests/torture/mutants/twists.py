@@ -12,6 +12,7 @@ import hashlib
 import os
 import socket
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -197,7 +198,8 @@ def of_one_name() -> None:
     """All workers' leases have one label."""
     from fencing import request
 
-    request._owner_label = lambda _owner: "worker"
+    request._here = SimpleNamespace(label="worker")
+    request._checked_owner = lambda _owner: "worker"
 
 
 def reads_before_it_acquires() -> None:
