@@ -256,10 +256,15 @@ class _AsyncBounded:
         """Whether it is connected, as far as we know."""
         return self.is_connected
 
+    def is_ready(self) -> bool:
+        """See `_Bounded.is_ready`."""
+        return self.is_connected and self.is_wanted and self._has_nothing_unread()
+
     def is_quiet(self) -> bool:
         """Whether nothing has come since the last answer, such as the connection's end."""
-        if not self.is_connected:
-            return True
+        return not self.is_connected or self._has_nothing_unread()
+
+    def _has_nothing_unread(self) -> bool:
         if self._answers.unread or self._conversation.is_over():
             return False
         # What the event loop has not come to yet; as in `_Bounded.is_ready`.
@@ -300,7 +305,7 @@ class _AsyncBounded:
 
     async def answer(self) -> Any:
         """See `_Bounded.answer`."""
-        answer = self._answers.next()
+        answer = self._answers.next() if self._answers.unread else MISSING
         if answer is MISSING:
             try:
                 answer = await self._conversation.answer()

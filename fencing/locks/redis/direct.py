@@ -275,7 +275,13 @@ class AsyncDirect(_OnOneRedis):
             data = (packed_behind if behind else packed)((script, keys, args))
             if behind:
                 connection.skip()
-            answer = await self._first_answer(connection, data, until, meanwhile, asking=asking)
+            if meanwhile is None and not (asking or self._follows_sentinel):
+                answer = await connection.ask(data)  # as _first_answer, with nothing in between
+            else:
+                answer = await self._first_answer(connection, data, until, meanwhile, asking=asking)
+            if type(answer) is list:  # as it nearly always is
+                in_step = True
+                return answer
             if isinstance(answer, NoScriptError):
                 data = packed((script, keys, args), by_text=True)
                 answer = await self._answer(connection, data, asking=asking)

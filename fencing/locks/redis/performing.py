@@ -320,8 +320,15 @@ class AsyncPerformer:
             await asyncio.sleep(step.seconds)
             return now()
         asked_at = now()
+        acknowledged = 0
         try:
-            answer, acknowledged = await self._answer(step, keys, asked_at + step.within)
+            if step.to is None and step.wait is None:
+                keys = keys[: step.script.keys]
+                end = asked_at + step.within
+                arguments = list(map(str.encode, step.arguments))  # as in `Performer._perform`
+                answer = await self._sibling.run(step.script, keys, arguments, end)
+            else:
+                answer, acknowledged = await self._answer(step, keys, asked_at + step.within)
         except REDIS_ERRORS as error:
             raise trouble_of(error, at=now()) from error
         return Reply(texts_in(answer), asked_at, now(), acknowledged)

@@ -310,11 +310,12 @@ class AsyncConnectionStack(_Stack):
 
     def take_ready(self) -> Any:
         """A connection, if there is one that needs no waiting for; otherwise None."""
-        self.leave_closed_loop()
+        if asyncio.get_running_loop() is not self._loop:
+            self.leave_closed_loop()
         if self._waiting or not self._idle:
             return None
         connection = self._idle.pop()
-        if connection.is_open() and not self._is_outdated(connection):
+        if connection.is_ready() and not (self._has_a_primary and self._is_outdated(connection)):
             return connection
         self._idle.append(connection)
         return None

@@ -166,7 +166,7 @@ class AsyncWaiter:
         self._waiters.leave_closed_loop()
         if in_line and not self._waiters.lines.join(self._resource, self._box):
             return None
-        return self._attend(start=False)
+        return self._attend(start=False) if self._waiters.listens else ""
 
     async def perform(self, step: Waiting) -> Signal:
         """See :meth:`Waiter.perform`."""
