@@ -305,7 +305,8 @@ class BaseLease:
         """The lease was given back, or nothing is left to give back."""
         with self._lock:
             self.released = True
-        self._over()
+        if self._ended is not None or self.watcher is not None:
+            self._over()
 
     # What keeps it alive.
 

@@ -98,9 +98,9 @@ class Acquiring:
         """
         call = self.call
         call.at = reply.at
-        call.check_echo(reply, self.holder)
-        self.maybe_ours = reply.answer[0] == "granted"
-        if not self.maybe_ours:
+        if reply.answer[:2] != ["granted", self.holder]:
+            call.check_echo(reply, self.holder)
+            self.maybe_ours = False
             return None
         token = call.token_in(reply.answer[2:])
         if call.durability.replicas:

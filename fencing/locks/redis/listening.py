@@ -56,10 +56,11 @@ class _Room:
 
     Attributes:
         wanted: The resources that somebody waited for when they were last asked for or released.
+        subscribers: Who listens, by what a sibling calls the node; empty: nobody does.
     """
 
     _sibling: Any
-    _subscribers: dict[Any, Any]
+    subscribers: dict[Any, Any]
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
@@ -83,12 +84,7 @@ class _Room:
             node = self._sibling.node_of(key)
         except REDIS_ERRORS:
             return True  # who asks there is told
-        return self._subscribers.get(node) is subscriber
-
-    @property
-    def listens(self) -> bool:
-        """Whether there may be somebody who listens."""
-        return bool(self._subscribers)
+        return self.subscribers.get(node) is subscriber
 
     def disown(self, holder: str, resource: str) -> None:
         """Give the lock back as soon as this holder, who has given up, is handed it."""
@@ -170,7 +166,7 @@ class Waiters(_Room):
         self.lock = threading.RLock()
         self.threads = Threads()
         self.lines: Lines[queue.SimpleQueue[Message]] = Lines()
-        self._subscribers: dict[Any, Subscriber] = {}
+        self.subscribers: dict[Any, Subscriber] = {}
 
     @property
     def has_lock(self) -> bool:
@@ -184,7 +180,7 @@ class Waiters(_Room):
             node = self._sibling.node_of(key)
         except REDIS_ERRORS:
             return None  # who asks there is told
-        found = self._subscribers.get(node)
+        found = self.subscribers.get(node)
         if found is not None and not found.audience.over:
             return found
         if not (start and self.may_listen(found)):
@@ -199,13 +195,13 @@ class Waiters(_Room):
             )
         except (OSError, RuntimeError):
             return None  # no file or thread is to be had now; who waits asks now and then
-        self._subscribers[node] = made
+        self.subscribers[node] = made
         return made
 
     def disown(self, holder: str, resource: str) -> None:
         """See `_Room.disown`; whoever is listened to from now on may be told of this holder."""
         super().disown(holder, resource)
-        for subscriber in list(self._subscribers.values()):
+        for subscriber in list(self.subscribers.values()):
             subscriber.read_for_strays()
 
     def close(self) -> None:
@@ -213,8 +209,8 @@ class Waiters(_Room):
         self.threads.enter(self)
         try:
             with self.lock:
-                subscribers = list(self._subscribers.values())
-                self._subscribers.clear()
+                subscribers = list(self.subscribers.values())
+                self.subscribers.clear()
             for subscriber in subscribers:
                 subscriber.stop()
         finally:
@@ -241,7 +237,7 @@ class AsyncWaiters(_Room):
         self._sibling = sibling
         self._give_back = give_back
         self._giving_back: set[asyncio.Task[None]] = set()
-        self._subscribers: dict[Any, AsyncSubscriber[AsyncBox]] = {}
+        self.subscribers: dict[Any, AsyncSubscriber[AsyncBox]] = {}
         super().__init__(namespace)
 
     def forget(self) -> None:
@@ -249,8 +245,8 @@ class AsyncWaiters(_Room):
         super().forget()
         # Kept, because a connection that is finalized is taken off its event loop's selector,
         # which a forked child shares with its parent.
-        _inherited.extend(self._subscribers.values())
-        self._subscribers = {}
+        _inherited.extend(self.subscribers.values())
+        self.subscribers = {}
         self.lines: Lines[AsyncBox] = Lines()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -266,22 +262,22 @@ class AsyncWaiters(_Room):
             node = self._sibling.node_of(key)
         except REDIS_ERRORS:
             return None  # who asks there is told
-        found = self._subscribers.get(node)
+        found = self.subscribers.get(node)
         if found is not None and found.loop is not asyncio.get_running_loop():
             found = None  # of an event loop that is over
         if found is not None and not found.audience.over:
             return found
         if not (start and self.may_listen(found)):
             return None
-        self._subscribers[node] = AsyncSubscriber(
+        self.subscribers[node] = AsyncSubscriber(
             lambda end: self._sibling.connection_to(node, end), self.channel, self._stray
         )
-        return self._subscribers[node]
+        return self.subscribers[node]
 
     async def aclose(self) -> None:
         """See :meth:`Waiters.close`."""
-        subscribers = list(self._subscribers.values())
-        self._subscribers.clear()
+        subscribers = list(self.subscribers.values())
+        self.subscribers.clear()
         for subscriber in subscribers:
             if subscriber.loop is asyncio.get_running_loop():
                 await subscriber.stop()

@@ -153,6 +153,7 @@ def check_namespace(namespace: str) -> str:
     return namespace
 
 
+@lru_cache(maxsize=128)  # most have one and the same
 def milliseconds(seconds: float) -> str:
     """A ttl as an argument of a script."""
     # Rounded up: the key must not expire before the trust that is counted from the same ttl.

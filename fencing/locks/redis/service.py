@@ -33,7 +33,7 @@ from fencing.locks.redis.performing import AsyncPerformer, Performer
 from fencing.locks.redis.scripts import RENEW, check_namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from fencing.locks.outcome import Outcome
     from fencing.locks.redis.clients import AnyAsyncClient, AnyClient
@@ -242,7 +242,9 @@ class RedisLockService(Administration, BaseLockService):
         self._redis.perform(acquiring.give_up(request, holder, started_at=now()), request.resource)
 
     def _ask_for(self, request: AcquireRequest, holder: str) -> Outcome:
-        call = _acquisition(request, holder, self._durability)
+        call = partial(
+            Acquiring, request, holder=holder, started_at=now(), durability=self._durability
+        )
         if request.patience > 0:
             return self._redis.perform_waiting(
                 call, request.resource, holder, in_line=not request.fair
@@ -385,16 +387,11 @@ class AsyncRedisLockService(AsyncAdministration, AsyncBaseLockService):
         )
 
     async def _ask_for(self, request: AcquireRequest, holder: str) -> Outcome:
-        call = _acquisition(request, holder, self._durability)
+        call = partial(
+            Acquiring, request, holder=holder, started_at=now(), durability=self._durability
+        )
         if request.patience > 0:
             return await self._redis.perform_waiting(
                 call, request.resource, holder, in_line=not request.fair
             )
         return await self._redis.perform_promptly(call(), request.resource)
-
-
-def _acquisition(
-    request: AcquireRequest, holder: str, durability: Durability
-) -> Callable[..., Acquiring]:
-    """Makes what acquires, of the nonce that is listened to by then."""
-    return partial(Acquiring, request, holder=holder, started_at=now(), durability=durability)

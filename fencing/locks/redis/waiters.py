@@ -61,7 +61,7 @@ class Waiter:
         with self._waiters.lock:
             if in_line and not self._waiters.lines.join(self._resource, self._box):
                 return None
-        return self._attend(start=False) if self._waiters.listens else ""
+        return self._attend(start=False) if self._waiters.subscribers else ""
 
     def perform(self, step: Waiting) -> Signal:
         """Perform a step of waiting."""
@@ -109,7 +109,7 @@ class Waiter:
 
     def _attend(self, *, start: bool) -> str:
         """Have oneself told what is said where the key is; return what to register with."""
-        if not self._goes_without and (start or self._waiters.listens):
+        if not self._goes_without and (start or self._waiters.subscribers):
             with self._waiters.lock:
                 found = self._waiters.subscriber(self._key, start=start)
                 if found is not self._subscriber and self._subscriber is not None:
@@ -166,7 +166,7 @@ class AsyncWaiter:
         self._waiters.leave_closed_loop()
         if in_line and not self._waiters.lines.join(self._resource, self._box):
             return None
-        return self._attend(start=False) if self._waiters.listens else ""
+        return self._attend(start=False) if self._waiters.subscribers else ""
 
     async def perform(self, step: Waiting) -> Signal:
         """See :meth:`Waiter.perform`."""
@@ -206,7 +206,7 @@ class AsyncWaiter:
 
     def _attend(self, *, start: bool) -> str:
         """Have oneself told what is said where the key is; return what to register with."""
-        if start or self._waiters.listens:
+        if start or self._waiters.subscribers:
             found = self._waiters.subscriber(self._key, start=start)
             if found is not self._subscriber and self._subscriber is not None:
                 self._subscriber.audience.remove(self._holder)

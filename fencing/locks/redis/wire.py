@@ -41,7 +41,11 @@ def packed(request: Request, *, by_text: bool = False) -> bytes:
     script, keys, args = request
     if by_text:
         return packed_words(b"EVAL", script.text.encode(), b"%d" % len(keys), *keys, *args)
-    return _evalsha(script.sha, keys, len(args)) + _wire_form(args)
+    head = _evalsha(script.sha, keys, len(args))
+    try:
+        return head + b"".join([_HEADS[len(arg)] + arg + b"\r\n" for arg in args])
+    except IndexError:
+        return head + _wire_form(args)
 
 
 def packed_behind(request: Request) -> bytes:

@@ -289,7 +289,7 @@ class TestWaiting:
 
 
 def reader(locks: RedisLockService) -> str:
-    subscriber = locks._redis._waiters._subscribers.get("")
+    subscriber = locks._redis._waiters.subscribers.get("")
     if subscriber is None or subscriber._reader is None:
         return "nobody"
     return "thread" if subscriber._reader is subscriber else "waiter"

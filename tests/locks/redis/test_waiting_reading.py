@@ -60,7 +60,7 @@ def locks(service: RedisLockService) -> Any:
 
 
 def subscriber_of(service: RedisLockService) -> Any:
-    return service._redis._waiters._subscribers[""]
+    return service._redis._waiters.subscribers[""]
 
 
 def reads(service: RedisLockService) -> str:

@@ -67,7 +67,7 @@ class TestWaiting:
             task = begun(locks)
             await server.queued()
             if kind == "sync":
-                subscriber = locks.locks._redis._waiters._subscribers[""]
+                subscriber = locks.locks._redis._waiters.subscribers[""]
                 await until(lambda: subscriber._reader not in (None, subscriber))
                 await in_thread(locks.locks.close)
             else:
