@@ -46,7 +46,6 @@ class _Process:
 
 _process = _Process()
 
-
 _RLock = type(threading.RLock())  # threading's own is a function that calls it
 
 
@@ -252,9 +251,7 @@ class BaseLease:
                 f"the lease on {self.resource!r} has been admitted under token {self.token}; an "
                 "admitted lease is never given another token: release it and acquire again"
             )
-        if type(token) is not int or not 1 <= token <= MAX_TOKEN:
-            check_token(token)
-        self.token = token
+        self.token = check_token(token)
 
     def note_admitted(self) -> None:
         """A database has committed the token as the resource's high-water mark."""
