@@ -6,7 +6,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from fencing.core.whereabouts import current_task
+from fencing.core.whereabouts import current_task, running_loop
 from fencing.errors import FencingUsageError, LockNotAcquiredError
 from fencing.keepalive import keeper_of
 from fencing.lease import BaseLease
@@ -46,7 +46,7 @@ class Held(Generic[LeaseT]):
     def note(self, lease: LeaseT) -> None:
         """A lease is handed out, here."""
         here = self._here
-        if (task := current_task()) is None:
+        if running_loop() is None or (task := current_task()) is None:
             here.leases[lease.resource, 0] = weakref.ref(lease), None
         else:
             here.leases[lease.resource, id(task)] = weakref.ref(lease), weakref.ref(task)

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import weakref
 
-__all__ = ["Whereabouts", "current_task"]
+__all__ = ["Whereabouts", "current_task", "running_loop"]
 
 
 class Whereabouts:
@@ -31,8 +31,11 @@ class Whereabouts:
         return task is None if self._task is None else self._task() is task
 
 
+# asyncio.current_task() raises where no loop runs, which takes longer than all the rest.
+running_loop = asyncio._get_running_loop  # noqa: SLF001 - documented, for event loops
+
+
 def current_task() -> asyncio.Task[object] | None:
     """The running task; ``None`` where no event loop runs."""
-    # asyncio.current_task() raises where no loop runs, which takes longer than all the rest.
-    loop = asyncio._get_running_loop()  # noqa: SLF001 - documented, for event loops
+    loop = running_loop()
     return None if loop is None else asyncio.current_task(loop)

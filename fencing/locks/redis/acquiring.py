@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fencing.lease import trust_ends
 from fencing.locks.asking import NO_WAIT_SECONDS
-from fencing.locks.outcome import Grant, Held, label_of
+from fencing.locks.outcome import MAX_LABEL, Grant, Held
 from fencing.locks.redis.asking import Call
 from fencing.locks.redis.durability import PLAIN, Durability
 from fencing.locks.redis.scripts import ACQUIRE, milliseconds
@@ -81,7 +81,8 @@ class Acquiring:
         self.call.durability = durability
         if patience:
             self.call.attempts = math.inf
-        self.wishes = milliseconds(request.ttl), str(request.floor), label_of(request)
+        label = request.owner_label[:MAX_LABEL]
+        self.wishes = milliseconds(request.ttl), str(request.floor), label
         # Whether a message is not enough: replicas are waited for by asking only; and under a
         # guard, where admission takes longer than to ask, a lease is to last from the beginning.
         self.must_ask = durability.guarded or durability.replicas > 0

@@ -80,7 +80,7 @@ class _Bounded:
     health_check_interval: float
     _answers: Answers
     _socket: BoundedSocket
-    _patience: float | None  # its own time-out, in seconds
+    _patience: float  # its own time-out, in seconds
     _has_just_sent = False
     _answered_at = -math.inf
     _seconds: float | None  # how long sending might take, and what is sent first then be read
@@ -98,7 +98,7 @@ class _Bounded:
             super().connect()  # type: ignore[misc]  # a mixin: only `bounded` adds a base that has it
             self._socket = bounded_socket(self._sock)
             self._answers = Answers(_errors_as(self._parser.parse_error))
-            self._patience = own[0] and min(own[0], _ENDLESS)
+            self._patience = _ENDLESS if own[0] is None else min(own[0], _ENDLESS)
         except BaseException:
             # Also when a signal's exception comes in between: half connected is not connected.
             self.disconnect()
@@ -139,7 +139,8 @@ class _Bounded:
         """Send packed requests."""
         if self.health_check_interval:
             self.check_health()  # type: ignore[attr-defined]  # likewise
-        self._seconds = self._left(self._patience)
+        left = self.until - now()
+        self._seconds = left if 0 < left < self._patience else self._left(self._patience)
         try:
             self._socket.send(data, self._seconds)
         except OSError as error:

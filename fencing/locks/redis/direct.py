@@ -116,7 +116,7 @@ class Direct(_OnOneRedis):
                 answer = connection.answer()
             else:
                 answer = self._first_answer(connection, data, end, meanwhile, asking=asking)
-            if type(answer) is list:  # as it nearly always is
+            if not isinstance(answer, Exception):  # as it nearly always is
                 in_step = True
                 return answer
             if isinstance(answer, NoScriptError):
@@ -279,7 +279,7 @@ class AsyncDirect(_OnOneRedis):
                 answer = await connection.ask(data)  # as _first_answer, with nothing in between
             else:
                 answer = await self._first_answer(connection, data, until, meanwhile, asking=asking)
-            if type(answer) is list:  # as it nearly always is
+            if not isinstance(answer, Exception):  # as it nearly always is
                 in_step = True
                 return answer
             if isinstance(answer, NoScriptError):

@@ -376,7 +376,9 @@ def _encoded(step: Ask) -> list[bytes]:
 
 
 def texts_in(answer: object) -> list[str]:
-    """An answer as a list of texts, whatever it is; the core judges it."""
+    """An answer as a list of texts, whatever it is, or of the words of one; the core judges it."""
+    if type(answer) is bytes:
+        return answer.decode(errors="replace").split(" ")
     facts = answer if isinstance(answer, list) else [answer]
     try:
         return list(map(bytes.decode, facts))

@@ -21,8 +21,8 @@ TO_RUN = ("evalsha", "eval")
 """What a service sends."""
 
 BY_SCRIPTS = (
-    "get", "exists", "set", "incr", "del", "pttl", "pexpire", "persist", "zadd", "zrange", "zrem",
-    "zcard",
+    "get", "exists", "set", "incr", "decr", "del", "pttl", "pexpire", "persist", "zadd", "zrange",
+    "zrem", "zcard",
 )  # fmt: skip
 """What its scripts call, each on keys of its namespace; EXISTS is also sent (`packed_behind`)."""
 

@@ -51,14 +51,11 @@ class Answers:
     def take(self, data: bytes) -> Any:  # noqa: ANN401 - whatever a script answers
         """Take what has come, and give the next answer; see `feed` and `next`."""
         if not (self.unread or self.skips):
-            words = data.split(b"\r\n")
-            texts = words[2::2]  # *size, $length and text each, and nothing behind the last
-            if (
-                not words[-1]
-                and words[0] == b"*%d" % len(texts)
-                and words[1:-1:2] == list(map(_SIZE, map(len, texts)))
-            ):
-                return texts  # what a script answers nearly always: texts, and nothing else
+            head, _, rest = data.partition(b"\r\n")
+            if head == b"$%d" % (len(rest) - 2):  # a text, and nothing else
+                return rest[:-2]
+            if (texts := _texts_alone(data)) is not None:
+                return texts
         self.feed(data)
         return self.next()
 
@@ -134,3 +131,14 @@ class Answers:
         if len(self.unread) < end + 2:
             raise _IncompleteError
         return self.unread[at:end], end + 2
+
+
+def _texts_alone(data: bytes) -> list[bytes] | None:
+    """A list of texts, where that is all that has come: what a script answers nearly always."""
+    words = data.split(b"\r\n")
+    texts = words[2::2]  # *size, $length and text each, and nothing behind the last
+    if words[-1] or words[0] != b"*%d" % len(texts):
+        return None
+    if words[1:-1:2] != list(map(_SIZE, map(len, texts))):
+        return None
+    return texts

@@ -25,6 +25,7 @@ from fencing.locks.redis.permissions import (
     WHILE_MOVING,
     acl_rules,
 )
+from fencing.request import MAX_TOKEN
 from tests.contract.facade import ThreadedLocks
 
 if TYPE_CHECKING:
@@ -93,6 +94,13 @@ async def use(services: list[Any]) -> None:
         assert await locks.force_release(resource)
         await (await waiting).release()
         assert not await locks.locked(resource)
+    for number, locks in enumerate(services):
+        await (await locks.acquire(f"used up {number}", floor=MAX_TOKEN - 1)).release()
+        try:
+            await locks.acquire(f"used up {number}")
+        except LockServiceError as error:
+            if "has reached 2**53 - 1" not in str(error):
+                raise
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])

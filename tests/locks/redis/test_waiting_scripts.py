@@ -7,6 +7,7 @@ from unittest.mock import ANY
 
 import pytest
 
+from fencing.locks.redis.performing import texts_in
 from fencing.locks.redis.scripts import ACQUIRE, RELEASE, keys_of
 from fencing.request import MAX_TOKEN
 
@@ -59,6 +60,8 @@ class Resource:
         return value and value.decode().split(":")[1]
 
     def _texts(self, answer: Any) -> list[Any]:
+        if isinstance(answer, bytes):
+            return texts_in(answer)
         return [fact.decode() if isinstance(fact, bytes) else fact for fact in answer]
 
 

@@ -8,7 +8,7 @@ if not unknown and redis.call('EXISTS', queue) == 0 then
   local value = redis.call('GET', lock)
   if value and string.match(value, '^%d+:(%x+):') == holder then
     redis.call('DEL', lock)
-    return {'released', holder}
+    return 'released ' .. holder
   end
 end
 
