@@ -13,7 +13,8 @@
 -- ARGV[7]  last       "last": the waiting is over, so the record is taken out of the queue
 -- ARGV[8]  place      the one it had in the queue, should it have lost it; absent or empty: none yet
 --
--- Answers (the holder is echoed so that a connection out of step is noticed):
+-- Answers (the holder is echoed so that a connection out of step is noticed), as lists or as texts of
+-- the same words:
 --   {"granted", holder, token}              token: a decimal string
 --   {"held", holder, left, token, owner}    by another, for `left` milliseconds; or
 --                                         given back already, before this request arrived

@@ -12,7 +12,8 @@
 --                     they shall not acquire it any more; absent or empty: there are none
 -- ARGV[3]  record     of an acquisition that is given up while it may wait; absent: of none
 --
--- Answers (the holder is echoed so that a connection out of step is noticed):
+-- Answers (the holder is echoed so that a connection out of step is noticed), as lists or as texts of
+-- the same words:
 --   {"released", holder}                 to nobody
 --   {"released", holder, "", "handed"}   to whoever has waited for it longest
 --   {"released", holder, trouble}        it could not be handed over, as Redis says why
