@@ -1,7 +1,7 @@
 """What Redis answers to a script, read from bytes: the part of RESP2 and RESP3 that scripts use.
 
-redis-py's reader serves every command; an answer of ours is a text or a short list of them, and reading it
-at once is several times faster.
+redis-py's reader serves every command; an answer of ours is a text or a short list of them, and
+reading it at once is several times faster.
 """
 
 from __future__ import annotations
