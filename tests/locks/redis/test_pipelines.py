@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from fencing.embedded import ValkeyProcess
 
 HOLDER = b"a" * 32
+GRANTED = b"granted " + HOLDER + b" 1"
+GRANTED_AGAIN = GRANTED.split()
 MANY = 3 * CHUNK_REQUESTS + 7
 
 
@@ -84,7 +86,7 @@ class TestAnswers:
     ) -> None:
         requests = acquires(redis_namespace, MANY)
         answers = await sibling.run_many(requests, soon())
-        assert answers == [[b"granted", HOLDER, b"1"]] * MANY
+        assert answers == [GRANTED] * MANY
         mixed = [
             (RENEW, keys, [HOLDER, b"1", b"60000"]) if n % 2 else (RELEASE, keys, [b"b" * 32])
             for n, (_, keys, _) in enumerate(requests)
@@ -108,7 +110,7 @@ class TestAnswers:
     ) -> None:
         sibling = sibling_of(kind, proxy.url, protocol=protocol, decode_responses=True)
         answers = await sibling.run_many(acquires(redis_namespace, 2), soon())
-        assert answers == [[b"granted", HOLDER, b"1"]] * 2
+        assert answers == [GRANTED] * 2
         await sibling.aclose()
 
     async def test_an_error_is_of_its_own_request_alone(
@@ -118,8 +120,8 @@ class TestAnswers:
         redis_client.rpush(requests[2][1][0], "of another type")
         answers = await sibling.run_many(requests, soon())
         assert isinstance(answers.pop(2), redis.ResponseError)
-        assert answers == [[b"granted", HOLDER, b"1"]] * 4
-        assert await sibling.run_many(requests[:1], soon()) == answers[:1]
+        assert answers == [GRANTED] * 4
+        assert await sibling.run_many(requests[:1], soon()) == [GRANTED_AGAIN]
 
     async def test_scripts_that_redis_does_not_know_are_told_once(
         self, kind: str, own_valkey: ValkeyProcess
@@ -129,7 +131,7 @@ class TestAnswers:
             requests = acquires("fencing", MANY)
             requests += [(RELEASE, keys, [HOLDER]) for _, keys, _ in requests]
             answers = await sibling.run_many(requests, soon())
-            assert answers == [[b"granted", HOLDER, b"1"]] * MANY + [[b"released", HOLDER]] * MANY
+            assert answers == [GRANTED] * MANY + [b"released " + HOLDER] * MANY
             assert proxy.commands("EVAL") == 2
             assert proxy.commands("EVALSHA") == 4 * MANY - 2
             await sibling.aclose()
@@ -144,14 +146,14 @@ class TestFaults:
         proxy.swallow_reply(containing=requests[CHUNK_REQUESTS][1][0])
         answers = await sibling.run_many(requests, soon())
         assert proxy.swallowed.is_set()
-        assert answers[:CHUNK_REQUESTS] == [[b"granted", HOLDER, b"1"]] * CHUNK_REQUESTS
+        assert answers[:CHUNK_REQUESTS] == [GRANTED_AGAIN] * CHUNK_REQUESTS
         # The proxy cuts at an answer; how many of the chunk came before it depends on the packets.
         failed = [answer for answer in answers if not isinstance(answer, list)]
         assert len(failed) >= MANY - 2 * CHUNK_REQUESTS
         assert answers[-len(failed) :] == failed
         assert all(isinstance(failure, redis.ConnectionError) for failure in failed)
         answers = await sibling.run_many(requests, soon())
-        assert answers == [[b"granted", HOLDER, b"1"]] * MANY
+        assert answers == [GRANTED_AGAIN] * MANY
 
     async def test_nobody_there(self, sibling: Any, proxy: TcpProxy) -> None:
         proxy.refuse()
@@ -204,7 +206,7 @@ class TestFaults:
         for connection in open_connections(sibling):
             connection._answered_at = -math.inf  # as if that were some time ago
         proxy.cut()
-        assert await sibling.run_many(requests, soon()) == [[b"granted", HOLDER, b"1"]] * 3
+        assert await sibling.run_many(requests, soon()) == [GRANTED_AGAIN] * 3
 
 
 @pytest.fixture(scope="module")
@@ -220,7 +222,7 @@ async def test_on_a_cluster(kind: str, cluster: ValkeyCluster) -> None:
     else:
         sibling = AsyncSibling(redis.asyncio.RedisCluster(host="127.0.0.1", port=cluster.port))
     requests = acquires(kind, 30)
-    assert await sibling.run_many(requests, soon()) == [[b"granted", HOLDER, b"1"]] * 30
+    assert await sibling.run_many(requests, soon()) == [GRANTED] * 30
     await sibling.aclose()
     if kind == "sync":
         given.close()

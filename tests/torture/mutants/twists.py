@@ -23,7 +23,7 @@ from fencing.core import plan as plans
 from fencing.locks.redis import scripts
 from fencing.locks.redis.asking import Reply
 from fencing.locks.redis.direct import Direct
-from fencing.locks.redis.performing import Performer
+from fencing.locks.redis.performing import Performer, texts_in
 from fencing.postgres import databases
 from fencing.postgres.inquiring import NewConnections
 from fencing.schema.names import OUTCOME_OF
@@ -113,7 +113,7 @@ def stops_at_answers() -> None:
 
     def run_and_reach(self: Direct, script: Any, *args: Any, **how: Any) -> Any:
         came = run(self, script, *args, **how)
-        if script is scripts.ACQUIRE and came[0] == b"granted":
+        if script is scripts.ACQUIRE and texts_in(came)[0] == "granted":
             _at[-1].reach(ANSWERED)
         return came
 
@@ -129,7 +129,7 @@ def loses_first_answer() -> None:
     def run_or_lose(self: Direct, script: Any, *args: Any, **how: Any) -> Any:
         nonlocal lost
         came = run(self, script, *args, **how)
-        if script is scripts.ACQUIRE and came[0] == b"granted" and not lost:
+        if script is scripts.ACQUIRE and texts_in(came)[0] == "granted" and not lost:
             lost = True
             raise redis.ConnectionError("Connection closed by server.")
         return came
