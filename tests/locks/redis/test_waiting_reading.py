@@ -90,7 +90,7 @@ async def test_when_he_leaves_the_thread_reads_for_the_others(
 ) -> None:
     held = [await others.acquire(resource, ttl=30) for resource in "rs"]
     first = begun(locks, "r")
-    await until(lambda: service._redis._waiters.listens and reads(service) == "waiter")
+    await until(lambda: service._redis._waiters.subscribers and reads(service) == "waiter")
     second = begun(locks, "s")
     await server.queued(1, "s")
     await held[0].release()
@@ -109,7 +109,7 @@ async def test_also_when_he_gives_up(
 ) -> None:
     held = [await others.acquire(resource, ttl=30) for resource in "rs"]
     first = begun(locks, "r", blocking_timeout=0.7 if how == "time" else 20)
-    await until(lambda: service._redis._waiters.listens and reads(service) == "waiter")
+    await until(lambda: service._redis._waiters.subscribers and reads(service) == "waiter")
     second = begun(locks, "s")
     await server.queued(1, "s")
     if how == "error":
