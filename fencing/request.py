@@ -315,19 +315,16 @@ class _Here(threading.local):
     """
 
     def __init__(self) -> None:
+        self.notice()
+
+    def notice(self) -> None:
         self.label = f"{_host_name()}:{os.getpid()}:{threading.current_thread().name}"
 
 
 _here = _Here()
 
-
-def _forget_the_parent_s() -> None:
-    global _here  # noqa: PLW0603 - the child is another process
-    _here = _Here()
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_the_parent_s)
+    os.register_at_fork(after_in_child=_here.notice)  # no other thread is there
 
 
 def _checked_owner(owner: str) -> str:

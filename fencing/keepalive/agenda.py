@@ -27,15 +27,16 @@ class Entry:
         due: When to look at it (:func:`fencing.clock.now`, in seconds); infinity: not on the
             agenda.
         early: How much earlier it may be looked at, if something else is due, in seconds.
+        ticket: The mark of its one item in the heap that is not outdated; 0: there is none.
     """
 
-    __slots__ = ("_ticket", "due", "early", "lease")
+    __slots__ = ("due", "early", "lease", "ticket")
 
     def __init__(self, lease: weakref.ref[BaseLease], early: float = 0.0) -> None:
         self.lease = lease
         self.due = math.inf
         self.early = early
-        self._ticket = 0
+        self.ticket = 0
 
 
 E = TypeVar("E", bound=Entry)
@@ -71,7 +72,7 @@ class Agenda(Generic[E]):
         """Have an entry due at this moment instead of any other."""
         self._size += entry.due == math.inf
         entry.due = due
-        entry._ticket = ticket = next(self._tickets)  # noqa: SLF001 - the agenda's own mark on it
+        entry.ticket = ticket = next(self._tickets)
         heapq.heappush(self._heap, (due, ticket, entry))
         if len(self._heap) > 2 * self._size + _FEW:
             self._build_anew(ticket)
@@ -90,7 +91,7 @@ class Agenda(Generic[E]):
         """Take an entry off; its item in the heap is skipped when it comes up."""
         self._size -= entry.due != math.inf
         entry.due = math.inf
-        entry._ticket = 0  # noqa: SLF001 - the agenda's own mark on it
+        entry.ticket = 0
 
     def clear(self) -> None:
         """Take everything off; each entry may be put on again."""
@@ -120,4 +121,4 @@ class Agenda(Generic[E]):
 
 def _is_valid(item: tuple[float, int, Entry]) -> bool:
     """Whether an item of the heap is not outdated."""
-    return item[2]._ticket == item[1]  # noqa: SLF001 - the agenda's own mark on it
+    return item[2].ticket == item[1]
