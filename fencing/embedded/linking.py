@@ -172,6 +172,8 @@ class Link:
     Attributes:
         silent: Nothing passes any more, not even the end of a connection.
         swallowing: How the next answer is lost; None if it is not.
+        withholding: What becomes of the client when the whole of a request that is withheld has
+            come; None if that is not waited for.
         answered: Whether the server has spoken since the client did.
         asks: The way to the server.
         answers: The way to the client.
@@ -183,6 +185,7 @@ class Link:
         self.requests = requests
         self.silent = False
         self.swallowing: str | None = None
+        self.withholding: str | None = None
         self.answered = True
         self._listener = listener
         self.client = Side(

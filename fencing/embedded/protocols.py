@@ -35,6 +35,11 @@ class Requests(ABC):
     def __init__(self) -> None:
         self.unfinished = b""
 
+    @property
+    def whole(self) -> bool:
+        """Whether the server can act on all that has come: nothing waits for what is to follow."""
+        return not self.unfinished
+
     @abstractmethod
     def feed(self, data: bytes) -> Iterator[Request]:
         """Yield the requests that are complete now."""
@@ -111,10 +116,19 @@ class PostgresRequests(Requests):
     A round trip ends with each ``Q`` and each ``S`` (sync).
     """
 
+    # Parse, bind, describe, execute, close: a sync or a flush follows.
+    PARTS = frozenset((b"P", b"B", b"D", b"E", b"C"))
+
     def __init__(self) -> None:
         super().__init__()
         self._started = False
+        self._last = b""
         self._prepared: dict[bytes, bytes] = {}
+
+    @property
+    def whole(self) -> bool:
+        """Whether the server can act on all that has come."""
+        return super().whole and self._last not in self.PARTS
 
     def feed(self, data: bytes) -> Iterator[Request]:
         """Yield the messages that are complete now; none of the start-up."""
@@ -129,7 +143,8 @@ class PostgresRequests(Requests):
                 return
             message, self.unfinished = self.unfinished[:end], self.unfinished[end:]
             if self._started:
-                yield self._message(message[:1], message[5:])
+                self._last = message[:1]
+                yield self._message(self._last, message[5:])
             else:
                 (code,) = struct.unpack_from("!I", message, 4)
                 self._started = code not in ENCRYPTION_REQUESTS

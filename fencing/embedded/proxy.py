@@ -106,8 +106,8 @@ class TcpProxy(Traffic):
 
         Args:
             containing: Bytes that the request contains.
-            cut: Cut its client off; else it waits for an answer, and what it says meanwhile, its
-                end as well, comes after the request.
+            cut: Cut its client off when it has said it all; else it waits for an answer, and what
+                it says meanwhile, its end as well, comes after the request.
         """
         self.withheld.clear()
         self._armed["withhold and cut" if cut else "withhold"] = containing

@@ -30,7 +30,7 @@ class Traffic:
         bytes_sent: How many bytes clients have sent.
         bytes_received: How many bytes have gone back to clients.
         swallowed: Set when a reply has been swallowed.
-        withheld: Set when a request has been withheld.
+        withheld: Set when the whole of a request has been withheld.
         dropped: Set when a request has been dropped.
         held: Set when a reply is held back.
         kept_back: Set when something was kept back.
@@ -139,19 +139,24 @@ class Traffic:
                 if what in ("swallow", "silence"):
                     link.swallowing = what
                 else:
-                    self._withhold(link, cut=what == "withhold and cut")
+                    link.withholding = what
+                    link.asks.shut("withheld")
+                    self._withheld.append(link)
         link.asks.send(data, self._delays[0])
+        # Its end may come in a packet of its own, and a client that is cut off before has not said
+        # it: half a request does nothing, however late it is delivered.
+        if link.withholding is not None and link.requests.whole:
+            self._all_withheld(link)
 
-    def _withhold(self, link: Link, *, cut: bool) -> None:
-        link.asks.shut("withheld")
-        self._withheld.append(link)
-        if cut:
+    def _all_withheld(self, link: Link) -> None:
+        if link.withholding == "withhold and cut":
             link.client.abort()
-        # What is withheld is sent on the way that is shut now, before anybody else runs here.
+        link.withholding = None
         self.withheld.set()
 
     async def _end_withholding(self, *, passed_on: bool) -> None:
         for link in self._withheld:
+            link.withholding = None
             if not passed_on:
                 link.cut()
             link.asks.open("withheld")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 import threading
-import urllib.request
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING
 
@@ -166,7 +166,8 @@ class TestRequestsThatComeLate:
             proxy.pass_withheld_on()
             assert client.recv(100) == b":1\r\n"
 
-    def test_of_http(self) -> None:
+    @pytest.mark.parametrize("packets", [1, 2])
+    def test_of_http(self, packets: int) -> None:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 size = int(self.headers["Content-Length"])
@@ -178,18 +179,48 @@ class TestRequestsThatComeLate:
                 pass
 
         bodies: list[object] = []
+        request = b'POST /v3/kv/txn HTTP/1.1\r\nContent-Length: 14\r\n\r\n{"late": true}'
+        head = request.index(b"{") if packets == 2 else len(request)
         with HTTPServer(("127.0.0.1", 0), Handler) as server:
             serving = threading.Thread(target=server.handle_request)
             serving.start()
-            with TcpProxy.to(f"etcd://127.0.0.1:{server.server_port}/") as proxy:
+            with (
+                TcpProxy.to(f"etcd://127.0.0.1:{server.server_port}/") as proxy,
+                socket.create_connection(("127.0.0.1", proxy.port)) as client,
+            ):
                 proxy.withhold_request(b"v3/kv/txn")
-                url = f"http://127.0.0.1:{proxy.port}/v3/kv/txn"
-                with pytest.raises(OSError):  # noqa: PT011 - of which there are several
-                    urllib.request.urlopen(url, data=b'{"late": true}', timeout=10)
+                client.sendall(request[:head])
+                until(lambda: proxy.bytes_sent == head, "the first packet has not come")
+                client.sendall(request[head:])
+                assert proxy.withheld.wait(10)
+                assert ends(client)
                 assert bodies == []
                 proxy.pass_withheld_on()
                 serving.join()
         assert bodies == [{"late": True}]
+
+    def test_a_message_without_its_sync_is_not_all(
+        self, database: str, table: psycopg.Connection
+    ) -> None:
+        parse = message(b"P", b"\0INSERT INTO t VALUES (1)\0", struct.pack("!H", 0))
+        bind = message(b"B", b"\0\0", struct.pack("!HHH", 0, 0, 0))
+        execute = message(b"E", b"\0", struct.pack("!I", 0))
+        with TcpProxy.to(database) as proxy:
+            client = psycopg.connect(plain_url(proxy.url), autocommit=True)
+            with socket.socket(fileno=os.dup(client.fileno())) as connection:
+                connection.settimeout(10)
+                proxy.withhold_request(b"INSERT INTO t")
+                before = proxy.bytes_sent
+                connection.sendall(parse + bind + execute)
+                until(lambda: proxy.bytes_sent > before, "the first packet has not come")
+                assert not proxy.withheld.is_set()
+                connection.sendall(message(b"S"))
+                assert proxy.withheld.wait(10)
+                assert ends(connection)
+                assert rows(table) == []
+                proxy.pass_withheld_on()
+                until(lambda: rows(table) == [1], "it was not delivered")
+            client.close()
 
 
 class TestSilence:
@@ -270,3 +301,17 @@ def test_without_counting_nothing_is_kept(redis_url: str) -> None:
 def lost(work: Callable[[], object]) -> None:
     with pytest.raises(psycopg.Error):
         work()
+
+
+def message(kind: bytes, *parts: bytes) -> bytes:
+    """One of PostgreSQL's."""
+    body = b"".join(parts)
+    return kind + struct.pack("!I", 4 + len(body)) + body
+
+
+def ends(client: socket.socket) -> bool:
+    """Wait until the connection of a client is cut."""
+    try:
+        return client.recv(1) == b""
+    except ConnectionError:
+        return True
