@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import gc
 import linecache
 import sys
@@ -17,7 +18,13 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import CodeType, FrameType, ModuleType
 
-__all__ = ["ends", "handled_before_line", "handled_before_step", "interrupted_before_line"]
+__all__ = [
+    "ends",
+    "handled_before_line",
+    "handled_before_step",
+    "interrupted_before_line",
+    "interrupted_before_step",
+]
 
 
 def interrupted_before_line(number: int, *modules: ModuleType) -> AbstractContextManager[list[str]]:
@@ -55,20 +62,30 @@ def handled_before_line(
 
 @contextmanager
 def handled_before_step(
-    number: int, handler: Callable[[], object], *modules: ModuleType
+    number: int,
+    handler: Callable[[], object],
+    *modules: ModuleType,
+    where: Callable[[FrameType, int | None], bool] = lambda _, __: True,
 ) -> Iterator[list[str]]:
     """Call a handler before the n-th instruction of some modules; yields the lines of those run.
 
-    Before more of them than there are where Python looks for signals.
+    Before more of them than there are where Python looks for signals, if it is not said ``where``,
+    of a frame and the place of the instruction that it has run before.
     """
     files = {module.__file__ for module in modules}
     steps: list[str] = []
+    places: dict[int, int] = {}  # not of the frames, which would be kept alive
 
     def trace(frame: FrameType, happened: str, _: object) -> object:
         if frame.f_code.co_filename not in files:
             return None
         frame.f_trace_opcodes = True
+        before_this = places.get(id(frame))
         if happened == "opcode":
+            places[id(frame)] = frame.f_lasti
+        elif happened == "return":
+            places.pop(id(frame), None)
+        if happened == "opcode" and where(frame, before_this):
             steps.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
             if len(steps) == number:
                 sys.settrace(before)
@@ -78,6 +95,23 @@ def handled_before_step(
     before = sys.gettrace()
     with _traced(trace):
         yield steps
+
+
+def interrupted_before_step(number: int, *modules: ModuleType) -> AbstractContextManager[list[str]]:
+    """Raise ``KeyboardInterrupt`` where Python looks for signals in some modules, the n-th time."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    return handled_before_step(number, interrupt, *modules, where=_looks_for_signals)
+
+
+def _looks_for_signals(frame: FrameType, before: int | None) -> bool:
+    """Whether CPython looks for signals behind an instruction: at a beginning, a call, a loop."""
+    if before is None:
+        return False
+    name = dis.opname[frame.f_code.co_code[before]]
+    return name.startswith(("CALL", "RESUME", "JUMP_BACKWARD"))
 
 
 @contextmanager

@@ -1,14 +1,17 @@
 # ruff: noqa: ANN401 - redis-py leaves its pools and connections untyped
 """The connections of a service that wait for their next call: the sync and the async stack.
 
-redis-py's pool makes them, and counts them as in use from then on; this hands each call one of
-them, and is faster. A call gets one that is connected and has nothing unread on it: one that Redis
-has closed meanwhile, or that leads to a primary that is one no more, is opened anew. A caller who
-finds all in use waits, and gets the next one that is free before those who come after him.
+A call gets one that is connected and has nothing unread on it: one that Redis has closed meanwhile,
+or that leads to a primary that is one no more, is opened anew. A caller who finds all in use waits,
+and gets the next one that is free before those who come after him.
 
 Only who has a connection to himself closes it. One that is in use while the service is closed is
 closed when it is given back: under a call's hands, its number in the operating system might
 already be that of another connection, whose answers are somebody else's.
+
+An interrupt may come between any two steps, so nothing depends on what was to be done next. A
+connection is counted for as long as anybody has it: dropped on the way, it is closed, and leaves
+its place to another. And whoever waits looks again, once in a while, whether he was passed over.
 """
 
 from __future__ import annotations
@@ -26,15 +29,19 @@ from redis.exceptions import MaxConnectionsError
 
 from fencing.clock import now
 from fencing.locks.redis.bounded import call_end
-from fencing.locks.redis.connections import connection_of, made_by
+from fencing.locks.redis.connections import made_by
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
 __all__ = ["AsyncConnectionStack", "ConnectionStack", "too_many", "wait_ends"]
 
 _FOR_THE_ANSWER = 0.25
 """Part of a call's time that is not waited for a connection."""
+
+BACKSTOP = 1.0
+"""How often a thread that waits looks whether an interrupt has made somebody pass it over, in s."""
 
 
 def wait_ends(end: float) -> float:
@@ -51,7 +58,11 @@ def too_many(size: int) -> MaxConnectionsError:
 
 
 class _Turn:
-    """A thread's place among those who wait."""
+    """A thread's place among those who wait.
+
+    Attributes:
+        connection: What has come, if it has.
+    """
 
     def __init__(self) -> None:
         self.connection: Any = None
@@ -59,7 +70,7 @@ class _Turn:
         self._waits.acquire()
 
     def come(self, connection: Any) -> None:
-        """Give it a connection, or with None the right to make one."""
+        """Give it a connection."""
         self.connection = connection
         self._waits.release()
 
@@ -92,22 +103,22 @@ class _Stack:
     """What both have in common.
 
     Args:
-        pool: Makes the connections; at most its ``max_connections``.
+        pool: Says how they are made; at most its ``max_connections``.
     """
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
         self._size: int = pool.max_connections
         self._has_a_primary: bool = getattr(pool, "is_master", False)
+        self._dropped = _caller_of(weakref.WeakMethod(self._forget_one))
         self.forget()
         _stacks.add(self)
 
     def forget(self) -> None:
         """Begin without a connection, as a forked child must."""
-        self._connections: list[Any] = []
+        self._made: list[weakref.ref[Any]] = []
         self._idle: list[Any] = []
         self._waiting: deque[Any] = deque()
-        self._made = 0
         self._lock: AbstractContextManager[Any] = contextlib.nullcontext()
 
     def give_back(self, connection: Any) -> None:
@@ -116,6 +127,10 @@ class _Stack:
         if self._waiting:
             self._hand_on()
 
+    def connections(self) -> list[Any]:
+        """All that there are, connected or not, idle or in use."""
+        return [one for each in list(self._made) if (one := each()) is not None]
+
     def _is_outdated(self, connection: Any) -> bool:
         # Sentinel may have told another connection of a new primary.
         return (not connection.is_wanted or not connection.is_quiet()) or (
@@ -123,7 +138,7 @@ class _Stack:
         )
 
     def _want_none(self) -> None:
-        for connection in list(self._connections):
+        for connection in self.connections():
             connection.is_wanted = False
 
     def _take_idle(self, taken: list[Any]) -> None:
@@ -146,35 +161,42 @@ class _Stack:
                 try:
                     connection = self._idle.pop()
                 except IndexError:
-                    if self._made >= self._size:
+                    if len(self._made) >= self._size:
                         return
-                    self._made += 1
-                    connection = None
+                    connection = self._make()
                 try:
                     turn = self._waiting.popleft()
                 except IndexError:  # a signal handler's call was in here, and has served it
-                    self._take_back(connection)
+                    self.give_back(connection)
                     return
                 turn.come(connection)
+
+    def _make(self) -> Any:
+        connection = made_by(self._pool)
+        self._made.append(weakref.ref(connection, self._dropped))
+        return connection
+
+    def _forget_one(self, gone: weakref.ref[Any]) -> None:
+        with contextlib.suppress(ValueError):  # another process's, or event loop's
+            self._made.remove(gone)
+        self._hand_on()
 
     def _leave(self, turn: Any) -> None:
         """Wait no longer; if the turn has come at this very moment, it is the next one's."""
         with contextlib.suppress(ValueError), self._lock:
             self._waiting.remove(turn)
-            return
-        self._take_back(turn.connection)
+        if turn.connection is not None:
+            self.give_back(turn.connection)
 
-    def _take_back(self, connection: Any) -> None:
-        """Let the next one have what somebody was given: a connection, or the right to make one."""
-        if connection is None:
-            self._make_one_less()
-        else:
-            self.give_back(connection)
 
-    def _make_one_less(self) -> None:
-        with self._lock:
-            self._made -= 1
-        self._hand_on()
+def _caller_of(method: weakref.WeakMethod[Any]) -> Callable[[Any], None]:
+    """What calls a method as long as there is its object, which it does not keep alive."""
+
+    def call(argument: Any) -> None:
+        if (bound := method()) is not None:
+            bound(argument)
+
+    return call
 
 
 class ConnectionStack(_Stack):
@@ -196,8 +218,6 @@ class ConnectionStack(_Stack):
             connection = self._wait(end) if self._waiting else self._idle.pop()
         except IndexError:
             connection = self._wait(end)
-        if connection is None:
-            return self._make(end)
         try:
             if self._has_a_primary or not connection.is_ready():
                 if self._is_outdated(connection):
@@ -241,26 +261,23 @@ class ConnectionStack(_Stack):
 
     def _wait(self, end: float) -> Any:
         turn = _Turn()
+        last = wait_ends(end)
         try:
             self._queue(turn)
-            if not turn.wait(wait_ends(end)):
-                raise too_many(self._size)  # noqa: TRY301 - to leave the queue, too
+            while not turn.wait(min(last, now() + BACKSTOP)):
+                if now() >= last:
+                    raise too_many(self._size)  # noqa: TRY301 - to leave the queue, too
+                self._look_after(turn)
         except BaseException:
             self._leave(turn)
             raise
         return turn.connection
 
-    def _make(self, end: float) -> Any:
-        connecting = call_end.set(end)
-        try:
-            connection = connection_of(self._pool)
-        except BaseException:
-            self._make_one_less()
-            raise
-        finally:
-            call_end.reset(connecting)
-        self._connections.append(connection)
-        return connection
+    def _look_after(self, turn: _Turn) -> None:
+        with self._lock:
+            if turn.connection is None and turn not in self._waiting:
+                self._waiting.appendleft(turn)  # who took it from there came no further
+        self._hand_on()
 
     def _connect(self, connection: Any, end: float) -> None:
         connecting = call_end.set(end)
@@ -274,7 +291,7 @@ class AsyncConnectionStack(_Stack):
     """`ConnectionStack` for asyncio."""
 
     def __init__(self, pool: Any) -> None:
-        self._connections = []  # what forget() keeps
+        self._made = []  # what forget() keeps
         self._loop: asyncio.AbstractEventLoop | None = None
         super().__init__(pool)
 
@@ -282,7 +299,7 @@ class AsyncConnectionStack(_Stack):
         """See `_Stack.forget`."""
         # Kept for ever: when one is finalized, it is taken off its event loop's selector, which
         # the child shares with its parent.
-        _inherited.extend(self._connections)
+        _inherited.extend(self.connections())
         super().forget()
         self._pool.reset()
 
@@ -324,8 +341,6 @@ class AsyncConnectionStack(_Stack):
         """See `ConnectionStack.take`."""
         self.leave_closed_loop()
         connection = await self._wait(end)
-        if connection is None:
-            return await self._make(end)
         try:
             async with asyncio.timeout(max(0.0, end - now())):
                 if self._is_outdated(connection):
@@ -347,17 +362,12 @@ class AsyncConnectionStack(_Stack):
             raise
         return turn.connection
 
-    async def _make(self, end: float) -> Any:
-        # By ourselves: a pool that is cancelled in its own looks at it keeps it open, for nobody.
-        connection = made_by(self._pool)
-        try:
-            async with asyncio.timeout(max(0.0, end - now())):
-                await connection.connect()
-        except BaseException:
-            self._make_one_less()
-            raise
-        self._connections.append(connection)
-        return connection
+    def _forget_one(self, gone: weakref.ref[Any]) -> None:
+        # Perhaps in another thread, by Python's collecting of garbage.
+        loop = self._loop
+        with contextlib.suppress(RuntimeError):  # the loop is over
+            if loop is not None:
+                loop.call_soon_threadsafe(super()._forget_one, gone)
 
 
 _inherited: list[Any] = []

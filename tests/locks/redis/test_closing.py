@@ -36,7 +36,7 @@ def stack_of(locks: Any) -> Any:
 
 
 def still_open(locks: Any) -> int:
-    return sum(connection.is_open() for connection in stack_of(locks)._connections)
+    return sum(connection.is_open() for connection in stack_of(locks).connections())
 
 
 async def test_a_call_in_between_is_answered_on_its_connection_which_is_closed_then(
@@ -84,7 +84,7 @@ async def test_many_calls_beside_many_closings_all_succeed(few: Any) -> None:
     await working
     await close(few)
     assert still_open(few) == 0
-    assert len(stack_of(few)._idle) == stack_of(few)._made
+    assert len(stack_of(few)._idle) == len(stack_of(few).connections())
 
 
 async def test_one_that_comes_back_behind_the_closing_is_closed_by_who_brings_it(

@@ -405,7 +405,7 @@ async def test_a_forked_child_of_a_loop_finalizes_nothing_of_its_parent_s(
     client = redis.asyncio.Redis.from_url(proxy.url)
     stack = AsyncConnectionStack(client.connection_pool)
     assert stack.take_ready() is None
-    stack._connections.append(connection := object())
+    connection = stack._make()
     stack.forget()
     from fencing.locks.redis.stack import _inherited
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import contextlib
 import threading
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis.exceptions import MaxConnectionsError
 
 from fencing.clock import now
+from fencing.embedded.asking import until
 from fencing.errors import LockNotAcquiredError
 from fencing.locks import lines as lines_of
 from fencing.locks.redis import (
@@ -30,7 +31,12 @@ from fencing.locks.redis import (
 from fencing.locks.redis.clustered import Clustered
 from fencing.locks.redis.stack import ConnectionStack
 from fencing.locks.redis.waiting import LISTEN_SECONDS
-from tests.support.interrupting import ends, handled_before_line, handled_before_step
+from tests.support.interrupting import (
+    ends,
+    handled_before_line,
+    handled_before_step,
+    interrupted_before_step,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,7 +66,9 @@ class Connection:
 
 
 def stack_of(size: int) -> ConnectionStack:
-    return ConnectionStack(SimpleNamespace(max_connections=size, get_connection=Connection))
+    return ConnectionStack(
+        SimpleNamespace(max_connections=size, connection_class=Connection, connection_kwargs={})
+    )
 
 
 class TestStack:
@@ -101,8 +109,93 @@ class TestStack:
         connections.give_back(turn.connection)
         assert not connections._waiting
         assert set(connections._idle) == set(taken), steps[-3:]
-        assert len(connections._idle) == connections._made == size, steps[-3:]
+        assert len(connections._idle) == len(connections.connections()) == size, steps[-3:]
         return was_called
+
+
+class TestInterruptsInAStack:
+    """Whatever step an interrupt comes before, no connection is lost, and nobody is passed over."""
+
+    SIZE = 2
+
+    @pytest.fixture(autouse=True)
+    def impatience(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(stack, "BACKSTOP", 0.01)
+
+    def interrupted_at_every_step(
+        self, begin: Callable[[ConnectionStack, list[Any]], Callable[[], Any]]
+    ) -> None:
+        """Do something with a stack all of whose connections were taken, and look at it after."""
+        number, was_interrupted = 0, True
+        while was_interrupted:
+            number += 1
+            connections = stack_of(self.SIZE)
+            taken = [connections.take(now() + 20) for _ in range(self.SIZE)]
+            work = begin(connections, taken)
+            with (
+                contextlib.suppress(KeyboardInterrupt, MaxConnectionsError),
+                interrupted_before_step(number, stack) as steps,
+            ):
+                work()
+            was_interrupted = len(steps) >= number
+            while taken:
+                connections.give_back(taken.pop())
+            again = []
+            for _ in range(self.SIZE):
+                with contextlib.suppress(MaxConnectionsError):
+                    again.append(connections.take(now() + 0.1))
+            assert len(set(again)) == self.SIZE, steps[-3:]
+            assert not connections._waiting, steps[-3:]
+        assert number > 2
+
+    def test_who_takes_one(self) -> None:
+        def begin(connections: ConnectionStack, taken: list[Any]) -> Callable[[], Any]:
+            connections.give_back(taken.pop())
+            return lambda: taken.append(connections.take(now() + 20))
+
+        self.interrupted_at_every_step(begin)
+
+    def test_who_makes_one(self) -> None:
+        def begin(connections: ConnectionStack, taken: list[Any]) -> Callable[[], Any]:
+            taken.pop()
+            return lambda: taken.append(connections.take(now() + 20))
+
+        self.interrupted_at_every_step(begin)
+
+    def test_who_waits_in_vain(self) -> None:
+        def begin(connections: ConnectionStack, _: list[Any]) -> Callable[[], Any]:
+            return lambda: connections.take(now())
+
+        self.interrupted_at_every_step(begin)
+
+    def test_who_closes_them(self) -> None:
+        def begin(connections: ConnectionStack, taken: list[Any]) -> Callable[[], Any]:
+            connections.give_back(taken.pop())
+            return connections.close
+
+        self.interrupted_at_every_step(begin)
+
+    def test_who_gives_one_back_while_another_waits(self) -> None:
+        def begin(connections: ConnectionStack, taken: list[Any]) -> Callable[[], Any]:
+            def wait() -> None:
+                connections.give_back(connections.take(now() + 20))
+
+            other = threading.Thread(target=wait)
+            other.start()
+            until(lambda: bool(connections._waiting), "nobody waits")
+
+            def give_back() -> None:
+                try:
+                    connections.give_back(taken.pop())
+                finally:
+                    others.append(other)
+
+            return give_back
+
+        others: list[threading.Thread] = []
+        self.interrupted_at_every_step(begin)
+        for other in others:
+            other.join()
 
 
 class Node:
