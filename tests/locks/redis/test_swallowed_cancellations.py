@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -94,6 +95,71 @@ async def test_what_redis_py_swallows_ends_an_acquisition_all_the_same(
             del Connection.connect
     assert lock_value("free") is None
     await pool.aclose()
+
+
+async def test_what_a_health_check_swallows_ends_an_acquisition_all_the_same(
+    locks: AsyncRedisLockService,
+    redis_url: str,
+    redis_namespace: str,
+    lock_value: Callable[[str], str | None],
+) -> None:
+    checking = asyncio.Event()
+
+    class Connection(redis.asyncio.Connection):
+        async def check_health(self) -> None:
+            if not checking.is_set():
+                checking.set()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(PATIENCE)
+
+    pool = redis.asyncio.ConnectionPool(
+        connection_class=Connection, health_check_interval=1, **parse_url(redis_url)
+    )
+    async with (
+        locks.acquire("held"),
+        AsyncRedisLockService(redis.asyncio.Redis(connection_pool=pool), namespace=redis_namespace)
+        as service,
+    ):  # fmt: skip
+        for resource in ("held", "free"):
+            checking.clear()
+            task = asyncio.ensure_future(service.acquire(resource).__aenter__())
+            await checking.wait()
+            task.cancel()
+            await assert_it_ends_cancelled(task)
+    assert lock_value("free") is None
+    await pool.aclose()
+
+
+async def test_what_is_swallowed_while_sentinels_are_asked_ends_an_acquisition_all_the_same(
+    locks: AsyncRedisLockService,
+    proxy: TcpProxy,
+    lock_value: Callable[[str], str | None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asking = asyncio.Event()
+    way: Any = locks._redis._sibling._way
+    connection = way._stack._idle[-1]
+
+    async def get_master_address() -> tuple[str, int]:
+        asking.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(PATIENCE)
+        return connection.host, connection.port
+
+    pool = way._made.connection_pool
+    monkeypatch.setattr(way, "_follows_sentinel", True)
+    monkeypatch.setattr(pool, "master_address", (connection.host, connection.port), raising=False)
+    monkeypatch.setattr(pool, "get_master_address", get_master_address, raising=False)
+    for resource in ("held", "free"):
+        async with locks.acquire("held") if resource == "held" else contextlib.nullcontext():
+            asking.clear()
+            proxy.hold()
+            task = asyncio.ensure_future(locks.acquire(resource).__aenter__())
+            await asking.wait()
+            task.cancel()
+            proxy.release()
+            await assert_it_ends_cancelled(task)
+    assert lock_value("free") is None
 
 
 # By our own giving back, which is seen through.
