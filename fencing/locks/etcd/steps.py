@@ -12,15 +12,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fencing.errors import LeaseExpiredError, LeaseLostError, LockServiceError
 from fencing.locks.asking import RELEASE_SECONDS
 from fencing.locks.etcd import requests
 from fencing.locks.etcd.asking import TRIES, Alive, Call
 from fencing.locks.etcd.keys import lease_id, seconds_of, value_of
 from fencing.locks.etcd.raising import raise_above
+from fencing.locks.judging import giving_back, is_accounted_for, lost, note_renewed, whose_now
 from fencing.locks.outcome import MAX_LABEL
 
 if TYPE_CHECKING:
+    from fencing.errors import LeaseLostError
     from fencing.lease import BaseLease
     from fencing.locks.etcd.asking import Steps
     from fencing.locks.etcd.keys import Keys
@@ -58,15 +59,7 @@ def renew(
     alive = yield from _keep_as_it_is(call, lease, ttl, value)
     if alive is None:
         alive = yield from _keep_what_there_is(call, lease, ttl, value)
-    lease.note_renewed(asked_at=alive.asked_at, ttl=ttl, in_background=in_background)
-    if call.at >= lease.trusted_until:
-        raise LeaseExpiredError(
-            f"the lease on {lease.resource!r} (token {lease.token}) was extended by {ttl} s, but "
-            "that had run out before the answer came; acquire it again and repeat the work from "
-            "its first read",
-            resource=lease.resource,
-            token=lease.token,
-        )
+    note_renewed(lease, ttl, asked_at=alive.asked_at, at=call.at, in_background=in_background)
 
 
 def _keep_as_it_is(call: Call, lease: BaseLease, ttl: float, value: bytes) -> Steps[Alive | None]:
@@ -116,33 +109,24 @@ def release(keys: Keys, lease: BaseLease, *, started_at: float) -> Steps[None]:
     """
     call = Call(keys, lease.resource, started_at, ends=started_at + RELEASE_SECONDS)
     place = keys.place(lease.resource, lease.holder)
-    lease.note_releasing()
-    try:
-        done = yield from call.transact(
-            [requests.exists(place)],
-            [requests.delete(place)],
-            [requests.first(keys.places(lease.resource))],
-        )
-    except GeneratorExit:
-        raise
-    except LockServiceError:
-        lease.note_released()
-        raise
-    except BaseException:
-        lease.note_released()
-        body = requests.delete(place)["request_delete_range"]
-        yield from call.attempt("kv/deleterange", body, see_through=True)
-        raise
+    asking = call.transact(
+        [requests.exists(place)],
+        [requests.delete(place)],
+        [requests.first(keys.places(lease.resource))],
+    )
+    body = requests.delete(place)["request_delete_range"]
+    done = yield from giving_back(
+        lease, asking, lambda: call.attempt("kv/deleterange", body, see_through=True)
+    )
+    taken = bool(done.found[0])
     if done.succeeded:
         lease.note_released()
         for ours in done.found[0]:
             yield from call.revoke(ours.lease)  # nothing is attached to it any more
-    elif started_at < lease.trusted_until and (call.repeated or not done.found[0]):
-        # Our own first request, whose answer was lost, has released it; or etcd has lost what it
-        # had. While it was trusted nobody can say that it was ever another's.
+    elif is_accounted_for(lease, started_at=started_at, taken=taken, repeated=call.repeated):
         lease.note_released()
     else:
-        raise _loss(lease, taken=bool(done.found[0]), at_release=True)
+        raise lost(lease, whose_now(taken=taken), at_release=True)
 
 
 def raise_token(keys: Keys, lease: BaseLease, floor: int, *, started_at: float) -> Steps[None]:
@@ -165,15 +149,4 @@ def raise_token(keys: Keys, lease: BaseLease, floor: int, *, started_at: float) 
 def _lost(call: Call, lease: BaseLease) -> Steps[LeaseLostError]:
     """The place is gone; say whose the lock is now."""
     done = yield from call.transact([], [requests.first(call.keys.places(lease.resource))], [])
-    return _loss(lease, taken=bool(done.found[0]))
-
-
-def _loss(lease: BaseLease, *, taken: bool, at_release: bool = False) -> LeaseLostError:
-    lease.note_lost(at_release=at_release)
-    now_what = "another holder has the lock" if taken else "nobody holds the lock"
-    return LeaseLostError(
-        f"the lease on {lease.resource!r} (token {lease.token}) is not ours any more: "
-        f"{now_what}; acquire it again and repeat the work from its first read",
-        resource=lease.resource,
-        token=lease.token,
-    )
+    return lost(lease, whose_now(taken=bool(done.found[0])))

@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from fencing.errors import FencingError, LeaseExpiredError, LeaseLostError, LockServiceError
+from fencing.errors import FencingError, LockServiceError
 from fencing.locks.asking import NO_WAIT_SECONDS, RELEASE_SECONDS, Trouble
+from fencing.locks.judging import giving_back, is_accounted_for, lost, note_renewed, whose_now
 from fencing.locks.postgres.asking import (
     FORCE_RELEASE,
     LOOK,
@@ -139,22 +140,14 @@ def _judge_renewal(
 ) -> None:
     match state:
         case "renewed":
-            # It never shortens, so whichever of two answers is noted last, it is not later than
-            # what is kept there.
-            lease.note_renewed(asked_at=reply.asked_at, ttl=ttl, in_background=in_background)
-            if call.at >= lease.trusted_until:
-                raise LeaseExpiredError(
-                    f"the lease on {lease.resource!r} (token {lease.token}) was extended by "
-                    f"{ttl} s, but that had run out before the answer came; acquire it again and "
-                    "repeat the work from its first read",
-                    resource=lease.resource,
-                    token=lease.token,
-                )
+            note_renewed(
+                lease, ttl, asked_at=reply.asked_at, at=call.at, in_background=in_background
+            )
         case "other" if lease.raising or lease.token != token:
             # Ours under another token, perhaps; to be asked again when that is known.
             raise call.error("the lease was given another token meanwhile, and was not renewed")
         case "absent" | "other":
-            raise _lost(lease, state)
+            raise lost(lease, whose_now(taken=state == "other"))
         case _:
             raise call.nonsense(reply.rows)
 
@@ -167,36 +160,26 @@ def release(lease: BaseLease, *, started_at: float) -> Steps[None]:
         LockServiceError: PostgreSQL could not be told; the lock ends by its ttl.
     """
     call = Call(lease.resource, started_at, ends=started_at + RELEASE_SECONDS)
-    lease.note_releasing()
-    try:
-        reply = yield from call.ask(
-            RELEASE,
-            resource=lease.resource,
-            holder=lease.holder,
-            # An early request to acquire it may still be on its way.
-            give_up=lease.asked_again,
-        )
-    except GeneratorExit:
-        raise
-    except LockServiceError:
-        lease.note_released()
-        raise
-    except BaseException:
-        lease.note_released()
-        yield from call.clean_up(lease.resource, lease.holder)
-        raise
+    asking = call.ask(
+        RELEASE,
+        resource=lease.resource,
+        holder=lease.holder,
+        # An early request to acquire it may still be on its way.
+        give_up=lease.asked_again,
+    )
+    reply = yield from giving_back(
+        lease, asking, lambda: call.clean_up(lease.resource, lease.holder)
+    )
     match reply.rows[0][0]:
         case "released":
             lease.note_released()
-        case "absent" if started_at < lease.trusted_until:
-            # Our own first request, whose answer was lost, has released it; or an administrator
-            # has. While it was trusted nobody can say that it was ever another's.
-            lease.note_released()
-        case "other" if started_at < lease.trusted_until and call.repeated:
-            # Likewise, and somebody was waiting for it: he has it already.
-            lease.note_released()
         case "absent" | "other" as found:
-            raise _lost(lease, found, at_release=True)
+            taken = found == "other"
+            if not is_accounted_for(
+                lease, started_at=started_at, taken=taken, repeated=call.repeated
+            ):
+                raise lost(lease, whose_now(taken=taken), at_release=True)
+            lease.note_released()
         case _:
             lease.note_released()
             raise call.nonsense(reply.rows)
@@ -231,7 +214,7 @@ def raise_token(lease: BaseLease, floor: int, *, started_at: float) -> Steps[Non
                     raise call.nonsense(reply.rows)
                 lease.note_token(raised)
             case ("absent" | "other") as found, _:
-                raise _lost(lease, found)
+                raise lost(lease, whose_now(taken=found == "other"))
             case "busy", _:
                 raise call.error(
                     "the lease's token cannot be raised while a transaction under it is open; "
@@ -283,14 +266,3 @@ def force_release(resource: str, *, started_at: float) -> Steps[bool]:
     reply = yield from call.ask(FORCE_RELEASE, resource=resource, named=state.holder)
     # Gone by itself just now, unless it was an earlier request of ours that took it.
     return reply.rows[0][0] == "t" or call.repeated
-
-
-def _lost(lease: BaseLease, found: str | None, *, at_release: bool = False) -> LeaseLostError:
-    lease.note_lost(at_release=at_release)
-    now_what = "another holder has the lock" if found == "other" else "nobody holds the lock"
-    return LeaseLostError(
-        f"the lease on {lease.resource!r} (token {lease.token}) is not ours any more: "
-        f"{now_what}; acquire it again and repeat the work from its first read",
-        resource=lease.resource,
-        token=lease.token,
-    )

@@ -13,13 +13,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fencing.errors import (
-    FencingError,
-    LeaseExpiredError,
-    LeaseLostError,
-    LockServiceError,
-)
+from fencing.errors import FencingError
 from fencing.locks.asking import RELEASE_SECONDS, Trouble
+from fencing.locks.judging import giving_back, is_accounted_for, lost, note_renewed, whose_now
 from fencing.locks.redis.asking import UNKNOWN, Call, Came
 from fencing.locks.redis.durability import PLAIN, Durability
 from fencing.locks.redis.scripts import (
@@ -107,22 +103,14 @@ def _judge_renewal(
     match reply.answer[0]:
         case "renewed":
             call.require_acknowledged(reply, "the renewal, so the lease ends when it would have")
-            # Redis never shortens, so whichever of two answers is noted last, it is not later
-            # than what Redis keeps.
-            lease.note_renewed(asked_at=reply.asked_at, ttl=ttl, in_background=in_background)
-            if call.at >= lease.trusted_until:
-                raise LeaseExpiredError(
-                    f"the lease on {lease.resource!r} (token {lease.token}) was extended by "
-                    f"{ttl} s, but that had run out before the answer came; acquire it again and "
-                    "repeat the work from its first read",
-                    resource=lease.resource,
-                    token=lease.token,
-                )
+            note_renewed(
+                lease, ttl, asked_at=reply.asked_at, at=call.at, in_background=in_background
+            )
         case "other" if lease.raising or lease.token != token:
             # Ours under another token, perhaps; to be asked again when that is known.
             raise call.error("the lease was given another token meanwhile, and was not renewed")
         case "absent" | "other" as found:
-            raise _lost(lease, found)
+            raise lost(lease, whose_now(taken=found == "other"))
         case _:
             raise call.nonsense(reply)
 
@@ -177,23 +165,16 @@ class Releasing:
     def go_on(self, came: Came = None) -> Steps[str]:
         """Give it back, after what has come of asking for the first time, if that was done."""
         call, lease = self._call, self._lease
-        if came is None:
-            lease.note_releasing()
-        steps, came = call.answered(RELEASE, release_of(lease), came), None
-        try:
-            reply = yield from steps
-            call.check_echo(reply, lease.holder)
-        except GeneratorExit:
-            raise
-        except LockServiceError:
-            lease.note_released()
-            raise
-        except BaseException:
-            lease.note_released()
-            yield from call.clean_up(lease.holder)
-            raise
+        reply = yield from giving_back(
+            lease, self._asking(came), lambda: call.clean_up(lease.holder)
+        )
         self.handed = reply.answer[3:] == ["handed"]
         return _judge_release(call, lease, reply, reply.answer[2:], self._started_at)
+
+    def _asking(self, came: Came) -> Steps[Reply]:
+        reply = yield from self._call.answered(RELEASE, release_of(self._lease), came)
+        self._call.check_echo(reply, self._lease.holder)
+        return reply
 
 
 def judge_release(lease: BaseLease, came: Reply, *, started_at: float) -> str | FencingError:
@@ -217,16 +198,13 @@ def _judge_release(
     match reply.answer[0]:
         case "released":
             lease.note_released()
-        case "absent" if started_at < lease.trusted_until:
-            # Our own first request, whose answer was lost, has released it; or Redis has lost
-            # everything it had. Either way nothing of it is left, and while it was trusted
-            # nobody can say that it was ever another's.
-            lease.note_released()
-        case "other" if started_at < lease.trusted_until and call.repeated:
-            # Likewise, and somebody was waiting for it: he has it already.
-            lease.note_released()
         case "absent" | "other" as found:
-            raise _lost(lease, found, at_release=True)
+            taken = found == "other"
+            if not is_accounted_for(
+                lease, started_at=started_at, taken=taken, repeated=call.repeated
+            ):
+                raise lost(lease, whose_now(taken=taken), at_release=True)
+            lease.note_released()
         case _:
             lease.note_released()
             raise call.nonsense(reply)
@@ -262,19 +240,8 @@ def raise_token(
                 call.require_acknowledged(reply, "the new token")
                 lease.note_token(token)
             case "absent" | "other" as found:
-                raise _lost(lease, found)
+                raise lost(lease, whose_now(taken=found == "other"))
             case found:
                 raise call.unusable(found, reply)
     finally:
         lease.raising = False
-
-
-def _lost(lease: BaseLease, found: str, *, at_release: bool = False) -> LeaseLostError:
-    lease.note_lost(at_release=at_release)
-    now_what = "another holder has the lock" if found == "other" else "nobody holds the lock"
-    return LeaseLostError(
-        f"the lease on {lease.resource!r} (token {lease.token}) is not ours any more: "
-        f"{now_what}; acquire it again and repeat the work from its first read",
-        resource=lease.resource,
-        token=lease.token,
-    )

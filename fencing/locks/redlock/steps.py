@@ -9,8 +9,9 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from fencing.errors import FencingError, LeaseExpiredError, LeaseLostError, LockServiceError
+from fencing.errors import FencingError, LeaseLostError, LockServiceError
 from fencing.locks.asking import RELEASE_SECONDS
+from fencing.locks.judging import giving_back, lost, note_renewed
 from fencing.locks.redis.asking import UNKNOWN
 from fencing.locks.redis.inspecting import PAGE_KEYS
 from fencing.locks.redis.scripts import (
@@ -125,17 +126,10 @@ def _judge_renewal(
 ) -> None:
     if replies.words().count("renewed") < call.quorum.majority:
         raise _lost(lease, replies)
-    # A node never shortens, so whichever of two answers is noted last, it is not later than what
-    # the nodes keep.
-    lease.note_renewed(asked_at=replies.asked_at, ttl=ttl, in_background=in_background)
-    if call.at >= lease.trusted_until:
-        raise LeaseExpiredError(
-            f"the lease on {lease.resource!r} (token {lease.token}) was extended by {ttl} s, but "
-            "that had run out before the answers came; acquire it again and repeat the work from "
-            "its first read",
-            resource=lease.resource,
-            token=lease.token,
-        )
+    note_renewed(
+        lease, ttl, asked_at=replies.asked_at, at=call.at, in_background=in_background,
+        came="the answers came",
+    )  # fmt: skip
 
 
 def release(lease: BaseLease, *, quorum: Quorum, started_at: float) -> Steps[None]:
@@ -146,19 +140,11 @@ def release(lease: BaseLease, *, quorum: Quorum, started_at: float) -> Steps[Non
         LockServiceError: Too few nodes could be told; the lock ends by its ttl.
     """
     call = NodesCall(quorum, lease.resource, started_at, ends=started_at + RELEASE_SECONDS)
-    lease.note_releasing()
-    try:
-        unknown = (UNKNOWN,) if lease.asked_again else ()
-        replies = yield from call.ask(RELEASED, RELEASE, lease.holder, *unknown)
-    except GeneratorExit:
-        raise
-    except LockServiceError:
-        lease.note_released()
-        raise
-    except BaseException:
-        lease.note_released()
-        yield from call.tell(RELEASE, lease.holder, UNKNOWN)
-        raise
+    unknown = (UNKNOWN,) if lease.asked_again else ()
+    asking = call.ask(RELEASED, RELEASE, lease.holder, *unknown)
+    replies = yield from giving_back(
+        lease, asking, lambda: call.tell(RELEASE, lease.holder, UNKNOWN)
+    )
     words = replies.words()
     others, gone = words.count("other"), words.count("other") + words.count("absent")
     trusted = started_at < lease.trusted_until
@@ -199,16 +185,10 @@ def raise_token(lease: BaseLease, floor: int, *, quorum: Quorum, started_at: flo
 
 
 def _lost(lease: BaseLease, replies: Replies | None, *, at_release: bool = False) -> LeaseLostError:
-    lease.note_lost(at_release=at_release)
     others = replies is not None and "other" in replies.words()
     now_what = "other holders have locks there" if others else "it is absent on too many of them"
-    return LeaseLostError(
-        f"the lease on {lease.resource!r} (token {lease.token}) is not ours any more: no majority "
-        f"of the nodes has it, and {now_what}; acquire it again and repeat the work from its "
-        "first read",
-        resource=lease.resource,
-        token=lease.token,
-    )
+    found = f"no majority of the nodes has it, and {now_what}"
+    return lost(lease, found, at_release=at_release)
 
 
 def ask_state(resource: str, *, nonce: str, quorum: Quorum, started_at: float) -> Steps[LockState]:

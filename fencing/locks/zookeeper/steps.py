@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fencing.errors import FencingError, LeaseExpiredError, LeaseLostError, LockServiceError
+from fencing.errors import FencingError, LockServiceError
 from fencing.locks.asking import RELEASE_SECONDS, Trouble
+from fencing.locks.judging import is_accounted_for, lost, note_renewed
 from fencing.locks.zookeeper.asking import Call, Delete, Get, Place, Refused, Set
 from fencing.locks.zookeeper.names import Content
 from fencing.locks.zookeeper.tokens import lift
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["judge_renewal", "raise_token", "release", "renew", "renewal_of"]
 
 _LABEL_CHARACTERS = 200
+
+_GONE = "it has run out or was taken away"
 
 
 def renew(lease: BaseLease, ttl: float, *, started_at: float, space: Space) -> Steps[None]:
@@ -65,16 +68,8 @@ def _judge_renewal(
     call: Call, lease: BaseLease, ttl: float, reply: Reply, *, in_background: bool = False
 ) -> None:
     if isinstance(reply.came[0], Refused):
-        raise _lost(lease)
-    lease.note_renewed(asked_at=reply.asked_at, ttl=ttl, in_background=in_background)
-    if call.at >= lease.trusted_until:
-        raise LeaseExpiredError(
-            f"the lease on {lease.resource!r} (token {lease.token}) was extended by {ttl} s, but "
-            "that had run out before the answer came; acquire it again and repeat the work from "
-            "its first read",
-            resource=lease.resource,
-            token=lease.token,
-        )
+        raise lost(lease, _GONE)
+    note_renewed(lease, ttl, asked_at=reply.asked_at, at=call.at, in_background=in_background)
 
 
 def release(lease: BaseLease, *, started_at: float, space: Space) -> Steps[None]:
@@ -97,10 +92,10 @@ def release(lease: BaseLease, *, started_at: float, space: Space) -> Steps[None]
         lease.note_released()
         yield from call.sweep(lease.holder)
         raise
-    # What is gone while it was trusted counts as released: our own first request, whose answer was
-    # lost, has done it; or ZooKeeper has lost everything, and nobody can say it was another's.
-    if isinstance(reply.came[0], Refused) and (started_at >= lease.trusted_until or held):
-        raise _lost(lease, at_release=True)
+    if isinstance(reply.came[0], Refused) and not is_accounted_for(
+        lease, started_at=started_at, taken=held, repeated=call.repeated
+    ):
+        raise lost(lease, _GONE, at_release=True)
     lease.note_released()
 
 
@@ -125,7 +120,7 @@ def raise_token(lease: BaseLease, floor: int, *, started_at: float, space: Space
     call = Call(space, lease.resource, started_at, ends=lease.trusted_until)
     token = yield from lift(call, _place_of(lease).path, floor)
     if token is None:
-        raise _lost(lease)
+        raise lost(lease, _GONE)
     lease.note_token(token)
 
 
@@ -138,13 +133,3 @@ def _place_of(lease: BaseLease) -> Place:
             resource=lease.resource,
         )
     return place
-
-
-def _lost(lease: BaseLease, *, at_release: bool = False) -> LeaseLostError:
-    lease.note_lost(at_release=at_release)
-    return LeaseLostError(
-        f"the lease on {lease.resource!r} (token {lease.token}) is not ours any more: it has run "
-        "out or was taken away; acquire it again and repeat the work from its first read",
-        resource=lease.resource,
-        token=lease.token,
-    )

@@ -20,6 +20,7 @@ from fencing.lease import base as lease_base
 from fencing.lease import blocks, group, leases
 from fencing.locks import asking as common_asking
 from fencing.locks import base as locks_base
+from fencing.locks import judging
 from fencing.locks import performing as common_performing
 from fencing.locks.redis import (
     acquiring,
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
 
 MODULES = (
     acquiring, acquiring_all, agenda, asking, blocks, clients, common_asking, common_performing,
-    core_performing, group, held, keepers, lease_base, leases, listening, locks_base, performing,
-    plan, rules, service, several, steps, tickers, together, waiters, waiting,
+    core_performing, group, held, judging, keepers, lease_base, leases, listening, locks_base,
+    performing, plan, rules, service, several, steps, tickers, together, waiters, waiting,
 )  # fmt: skip
 
 
