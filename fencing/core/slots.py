@@ -24,7 +24,13 @@ __all__ = ["NoSlotError", "Slots"]
 
 
 class NoSlotError(Exception):
-    """No permit was free in time."""
+    """No permit was free in time.
+
+    Attributes:
+        busy: Whether it is known that others' work was done meanwhile.
+    """
+
+    busy = False
 
     @staticmethod
     def as_error(resource: str) -> LockNotAcquiredError:

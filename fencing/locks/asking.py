@@ -13,7 +13,8 @@ throws :class:`Trouble`. The rules, for every lock service:
   a lock gets one last attempt at the deadline itself.
 * *Trouble* with the lock service is not the lock being held: it is a LockServiceError, after at
   most ``ATTEMPTS`` attempts (for who waits for the lock, or if it is one that is brief, however
-  many) and ``TROUBLE_SECONDS`` without an answer, and by the deadline if there is one. A deadline
+  many) and ``TROUBLE_SECONDS`` without an answer, and by the deadline if there is one. Who cannot
+  ask because others of his process do, and are answered, is not in trouble yet. A deadline
   that leaves no time for a round trip is stretched to ``GRACE_SECONDS`` for the attempt, and once
   more for the clean-up.
 """
@@ -92,14 +93,19 @@ class Trouble(Exception):  # noqa: N818 - what happened, not yet an error of our
         passing: Whether trying again may help.
         at: When it failed (:func:`fencing.clock.now`, seconds).
         brief: Whether it passes by itself, and soon: it is tried for as long as there is time.
+        busy: Whether it was not asked, since its connections were in use, but others were answered
+            meanwhile: no trouble with the lock service, and he tries on whom his caller lets.
     """
 
-    def __init__(self, help_: str, *, passing: bool, at: float, brief: bool = False) -> None:
+    def __init__(
+        self, help_: str, *, passing: bool, at: float, brief: bool = False, busy: bool = False
+    ) -> None:
         super().__init__(help_)
         self.help = help_
         self.passing = passing
         self.at = at
-        self.brief = brief
+        self.brief = brief or busy
+        self.busy = busy
 
 
 class BaseCall:
@@ -156,6 +162,8 @@ class BaseCall:
             self.at = trouble.at
             failures += 1
             brief += trouble.brief
+            if trouble.busy:
+                ends = min(self.ends, self.at + TROUBLE_SECONDS + longer)
             try:
                 pause = self._pause_after(trouble, failures, failures - brief, ends)
             finally:
@@ -181,6 +189,8 @@ class BaseCall:
         """
         pause: float = min(RETRY_SECONDS * 2 ** min(failures - 1, 9), LONGEST_RETRY_SECONDS)
         pause *= random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+        if trouble.busy:
+            pause = 0.0  # back into the queue
         hopeless = self.at + pause >= ends - GRACE_SECONDS
         if not trouble.passing or lasting >= self.attempts or hopeless:
             tries = f" (attempts: {failures})" if failures > 1 else ""

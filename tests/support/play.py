@@ -71,11 +71,18 @@ class Play:
         answer = [status, echo or holder, *map(str, facts)]
         return self._send(Reply(answer, asked_at, self.at, acknowledged))
 
-    def fail(self, *, passing: bool = True, after: float = 0.001, brief: bool = False) -> Play:
+    def fail(
+        self,
+        *,
+        passing: bool = True,
+        after: float = 0.001,
+        brief: bool = False,
+        busy: bool = False,
+    ) -> Play:
         """Let the request fail."""
         self.ask()
         self.at += after
-        trouble = Trouble("out of order", passing=passing, at=self.at, brief=brief)
+        trouble = Trouble("out of order", passing=passing, at=self.at, brief=brief, busy=busy)
         trouble.__cause__ = ConnectionResetError("gone")
         return self.throw(trouble)
 

@@ -17,12 +17,7 @@ from fencing.clock import now
 from fencing.locks.asking import Trouble
 from fencing.locks.etcd import bounded
 from fencing.locks.etcd.answers import Reply, is_stale_token, reply_to
-from fencing.locks.etcd.troubles import (
-    HTTP_ERRORS,
-    is_event,
-    is_news,
-    trouble_of,
-)
+from fencing.locks.etcd.troubles import HTTP_ERRORS, is_event, is_news
 from fencing.locks.etcd.way import Way
 
 if TYPE_CHECKING:
@@ -84,13 +79,13 @@ class Transport(Way):
         Raises:
             Trouble: There is none, or it says that nothing was done.
         """
-        content = self.content(body)
+        content, answered = self.content(body), self.answered
         try:
             asked_at, status, answer = self._ask_as_somebody(path, content, end)
+            self.answered += 1
             return reply_to(status, answer, asked_at=asked_at, at=now())
         except HTTP_ERRORS as error:
-            self.note_trouble()
-            raise trouble_of(error, at=now()) from error
+            raise self.trouble(error, answered) from error
         except Trouble as trouble:
             if trouble.passing:
                 self.note_trouble()
@@ -214,13 +209,13 @@ class AsyncTransport(Way):
 
     async def ask(self, path: str, body: Body, end: float) -> Reply:
         """See :meth:`Transport.ask`."""
-        content = self.content(body)
+        content, answered = self.content(body), self.answered
         try:
             asked_at, status, answer = await self._ask_as_somebody(path, content, end)
+            self.answered += 1
             return reply_to(status, answer, asked_at=asked_at, at=now())
         except HTTP_ERRORS as error:
-            self.note_trouble()
-            raise trouble_of(error, at=now()) from error
+            raise self.trouble(error, answered) from error
         except Trouble as trouble:
             if trouble.passing:
                 self.note_trouble()

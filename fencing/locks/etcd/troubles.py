@@ -23,13 +23,22 @@ def is_event(line: str) -> bool:
     return '"events"' in line
 
 
-def trouble_of(error: Exception, *, at: float) -> Trouble:
+def trouble_of(error: Exception, *, at: float, busy: bool = False) -> Trouble:
     """Say what an error of httpx means.
 
     Args:
         error: One of `HTTP_ERRORS`.
         at: When it happened (:func:`fencing.clock.now`, seconds).
+        busy: Whether others were answered meanwhile.
     """
+    if isinstance(error, httpx.PoolTimeout):
+        return Trouble(
+            "etcd was not asked, for all connections of the lock service were in use: let fewer "
+            "callers ask at once",
+            passing=True,
+            at=at,
+            busy=busy,
+        )
     told = f"{_place_of(error)}{type(error).__name__}: {error}".rstrip(": ")
     passing = True
     if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import httpx
+
 from fencing.clock import now
 from fencing.locks.asking import Trouble
 from fencing.locks.etcd.answers import reply_to
+from fencing.locks.etcd.troubles import trouble_of
 
 if TYPE_CHECKING:
     from fencing.locks.etcd.address import Address
@@ -19,10 +22,16 @@ _HEADERS = {"Content-Type": "application/json"}
 
 
 class Way:
-    """The way to one etcd: which of its members is asked, and as whom."""
+    """The way to one etcd: which of its members is asked, and as whom.
+
+    Attributes:
+        address: Where it is.
+        answered: How many requests were, so far; threads may have missed some in counting.
+    """
 
     def __init__(self, address: Address) -> None:
         self.address = address
+        self.answered = 0
         self._at = 0
         self._token = ""
 
@@ -57,6 +66,17 @@ class Way:
         if not isinstance(token, str) or not token:
             raise Trouble("etcd was told who asks, and gave no token", passing=False, at=at)
         self._token = token
+
+    def trouble(self, error: Exception, answered: int) -> Trouble:
+        """What an error of httpx means; noted if it is the member's.
+
+        Args:
+            error: One of `HTTP_ERRORS`.
+            answered: How many requests had been answered when this one was made.
+        """
+        if not isinstance(error, httpx.PoolTimeout):
+            self.note_trouble()
+        return trouble_of(error, at=now(), busy=self.answered != answered)
 
     def note_trouble(self) -> None:
         """This member has not answered as it should; the next one is asked from now on."""

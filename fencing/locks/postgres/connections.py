@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import ConnStatus, TransactionStatus
 
 from fencing.clock import now
-from fencing.core.slots import Slots
+from fencing.core.slots import NoSlotError, Slots
 from fencing.locks.postgres.wire import Statement, exchange, exchange_async, is_alive
 from fencing.schema import names
 
@@ -97,6 +97,7 @@ class _Connections:
         self._capacity = capacity
         self._left: list[Link] = []
         self._idle: list[Link] = []
+        self._answered = 0  # how many requests were; threads may have missed some in counting
         self._renew_slots()
         _all.add(self)
 
@@ -131,11 +132,22 @@ class _Connections:
 
     def _keep(self, link: Link) -> None:
         if link.usable:
+            self._answered += 1
             self._idle.append(link)
             return
         if link.is_lost:
             self.close_idle()
         link.close()
+
+    @contextmanager
+    def _noting_others(self) -> Iterator[None]:
+        """Say of who gets no permit whether others were answered meanwhile."""
+        answered = self._answered
+        try:
+            yield
+        except NoSlotError as error:
+            error.busy = self._answered != answered
+            raise
 
     def _options(self, end: float) -> dict[str, Any]:
         options: dict[str, Any] = {"autocommit": True, "client_encoding": _ENCODING.decode()}
@@ -218,7 +230,11 @@ class Connections(_Connections):
             TimeoutError: The server was not reached in time.
             psycopg.Error: The server refused.
         """
-        with self.waiting.slot(end) if waits else nullcontext(), self.slots.slot(end):
+        with (
+            self._noting_others(),
+            self.waiting.slot(end) if waits else nullcontext(),
+            self.slots.slot(end),
+        ):
             link = self._take() or self.connect(end)
             try:
                 yield link
@@ -266,15 +282,19 @@ class AsyncConnections(_Connections):
             if self._loop is not None and self._loop.is_closed():
                 self._renew_slots()
             self._loop = loop
-        async with self.waiting.aslot(end) if waits else nullcontext(), self.slots.aslot(end):
-            link = self._take() or await self.connect(end)
-            try:
-                yield link
-            except TimeoutError:
-                self.close_idle()
-                raise
-            finally:
-                self._keep(link)
+        with self._noting_others():
+            async with (
+                self.waiting.aslot(end) if waits else nullcontext(),
+                self.slots.aslot(end),
+            ):
+                link = self._take() or await self.connect(end)
+                try:
+                    yield link
+                except TimeoutError:
+                    self.close_idle()
+                    raise
+                finally:
+                    self._keep(link)
 
     async def connect(self, end: float) -> Link:
         """See :meth:`Connections.connect`."""

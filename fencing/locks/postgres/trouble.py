@@ -71,9 +71,11 @@ def trouble_of(error: BaseException, *, at: float) -> Trouble:
     """
     if isinstance(error, NoSlotError):
         return Trouble(
-            "all connections of the lock service are in use: allow more (max_connections)",
+            "PostgreSQL was not asked, for all connections of the lock service were in use: allow "
+            "more (max_connections), or let fewer callers ask at once",
             passing=True,
             at=at,
+            busy=error.busy,
         )
     if isinstance(error, FencingError):
         return Trouble(str(error), passing=False, at=at)

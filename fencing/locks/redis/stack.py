@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-__all__ = ["AsyncConnectionStack", "ConnectionStack", "too_many", "wait_ends"]
+__all__ = ["AllInUseError", "AsyncConnectionStack", "ConnectionStack"]
 
 _FOR_THE_ANSWER = 0.25
 """Part of a call's time that is not waited for a connection."""
@@ -44,7 +44,7 @@ BACKSTOP = 1.0
 """How often a thread that waits looks whether an interrupt has made somebody pass it over, in s."""
 
 
-def wait_ends(end: float) -> float:
+def _wait_ends(end: float) -> float:
     """Until when to wait for a connection, in a call that is to be over by ``end``.
 
     Redis is to have time to answer, so that who has only waited for a connection is told so.
@@ -52,9 +52,17 @@ def wait_ends(end: float) -> float:
     return end - _FOR_THE_ANSWER * max(0.0, end - now())
 
 
-def too_many(size: int) -> MaxConnectionsError:
-    """The error for who has waited for a connection in vain."""
-    return MaxConnectionsError(f"{size} connections were in use all the time")
+class AllInUseError(MaxConnectionsError):
+    """Somebody has waited for a connection in vain.
+
+    Args:
+        size: How many there are.
+        busy: Whether others, who had them, were answered meanwhile.
+    """
+
+    def __init__(self, size: int, *, busy: bool) -> None:
+        super().__init__(f"{size} connections were in use all the time")
+        self.busy = busy
 
 
 class _Turn:
@@ -119,12 +127,14 @@ class _Stack:
         self._made: list[weakref.ref[Any]] = []
         self._idle: list[Any] = []
         self._waiting: deque[Any] = deque()
+        self._served = 0  # how often one has come back, from who was answered, while others waited
         self._lock: AbstractContextManager[Any] = contextlib.nullcontext()
 
     def give_back(self, connection: Any) -> None:
         """Let the next caller have it."""
         self._idle.append(connection)
         if self._waiting:
+            self._served += connection.is_open()
             self._hand_on()
 
     def connections(self) -> list[Any]:
@@ -241,6 +251,7 @@ class ConnectionStack(_Stack):
             connection.disconnect()
         self._idle.append(connection)
         if self._waiting:
+            self._served += connection.is_open()
             self._hand_on()
         if not connection.is_wanted:  # who closes them has looked before it was there
             self._close_idle()
@@ -260,13 +271,13 @@ class ConnectionStack(_Stack):
             self._put_back(taken)
 
     def _wait(self, end: float) -> Any:
-        turn = _Turn()
-        last = wait_ends(end)
+        turn, served = _Turn(), self._served
+        last = _wait_ends(end)
         try:
             self._queue(turn)
             while not turn.wait(min(last, now() + BACKSTOP)):
                 if now() >= last:
-                    raise too_many(self._size)  # noqa: TRY301 - to leave the queue, too
+                    raise AllInUseError(self._size, busy=self._served != served)  # noqa: TRY301 - to leave the queue, too
                 self._look_after(turn)
         except BaseException:
             self._leave(turn)
@@ -352,11 +363,11 @@ class AsyncConnectionStack(_Stack):
         return connection
 
     async def _wait(self, end: float) -> Any:
-        turn = _AsyncTurn()
+        turn, served = _AsyncTurn(), self._served
         try:
             self._queue(turn)
-            if not await turn.wait(wait_ends(end)):
-                raise too_many(self._size)  # noqa: TRY301 - to leave the queue, too
+            if not await turn.wait(_wait_ends(end)):
+                raise AllInUseError(self._size, busy=self._served != served)  # noqa: TRY301 - to leave the queue, too
         except BaseException:
             self._leave(turn)
             raise

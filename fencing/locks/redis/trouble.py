@@ -18,6 +18,7 @@ from fencing.locks.redis.permissions import (
     TO_RUN,
     WHILE_MOVING,
 )
+from fencing.locks.redis.stack import AllInUseError
 
 __all__ = ["NO_CLUSTER", "REDIS_ERRORS", "trouble_of"]
 
@@ -218,7 +219,8 @@ def trouble_of(error: BaseException, *, at: float) -> Trouble:
         passing, meaning = True, of_handshake
     # While a slot moves key by key, keys of one resource are apart for moments.
     brief = isinstance(error, redis.exceptions.TryAgainError)
-    trouble = Trouble(f"{meaning} ({told})", passing=passing, at=at, brief=brief)
+    busy = isinstance(error, AllInUseError) and error.busy
+    trouble = Trouble(f"{meaning} ({told})", passing=passing, at=at, brief=brief, busy=busy)
     trouble.__cause__ = error
     return trouble
 

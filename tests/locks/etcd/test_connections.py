@@ -13,10 +13,16 @@ import pytest
 
 from fencing import AsyncEtcdLockService, EtcdLockService, FencingError, LockServiceError
 from fencing.clock import now
+from fencing.locks.asking import Trouble
+from fencing.locks.etcd import requests, transport
 from fencing.locks.etcd.many import done_for_each
+from tests.contract.facade import in_thread
+from tests.locks.redis.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from fencing.locks.etcd.answers import Reply
 
 
 async def test_cancelled_calls_leave_no_connection_in_use(etcd_url, etcd_namespace):
@@ -33,13 +39,13 @@ async def test_cancelled_calls_leave_no_connection_in_use(etcd_url, etcd_namespa
             for task in using:
                 task.cancel()
             await asyncio.gather(*using, return_exceptions=True)
-        transport = locks._etcd._transport
-        while transport._running:
-            await asyncio.wait(list(transport._running))
-        pool = transport._client._transport._pool
+        way = locks._etcd._transport
+        while way._running:
+            await asyncio.wait(list(way._running))
+        pool = way._client._transport._pool
         assert pool._requests == []
         assert all(connection.is_idle() for connection in pool.connections)
-        assert not transport._watching
+        assert not way._watching
 
 
 async def test_closing_awaits_what_a_cancelled_call_has_left(locks, others, proxy):
@@ -165,3 +171,34 @@ def test_what_is_done_for_many_is_told_in_order_and_raised():
     assert done_for_each(str, []) == []
     with pytest.raises(ZeroDivisionError):
         done_for_each(lambda number: 1 / (number - 7), range(50))
+
+
+@pytest.mark.parametrize("others_are_answered", [True, False])
+async def test_who_only_waited_for_a_connection_is_told_so(
+    others_are_answered, locks, proxy, monkeypatch
+):
+    monkeypatch.setattr(transport, "_ASKING", dict.fromkeys(transport._ASKING, 1))
+    sync = not isinstance(locks, AsyncEtcdLockService)
+    way = (locks.locks if sync else locks)._etcd._transport
+    body = requests.get(b"x")["request_range"]
+
+    async def ask(seconds: float) -> Reply:
+        asked = ("kv/range", body, now() + seconds)
+        return await (in_thread(way.ask, *asked) if sync else way.ask(*asked))
+
+    def wait_for_a_connection() -> int:
+        client = way._clients.asks if sync else way._client
+        return len(client._transport._pool._requests)
+
+    proxy.hold()
+    first = asyncio.ensure_future(ask(20))
+    assert await asyncio.to_thread(proxy.held.wait, 20)
+    second = asyncio.ensure_future(ask(1.0))
+    await until(lambda: wait_for_a_connection() == 2)
+    if others_are_answered:
+        way.answered += 1
+    with pytest.raises(Trouble, match="etcd was not asked") as caught:
+        await second
+    assert caught.value.busy is others_are_answered
+    proxy.release()
+    await first

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,13 @@ from fencing import (
     LockServiceError,
     PostgresLockService,
 )
+from fencing.clock import now
+from fencing.core.slots import NoSlotError
 from fencing.embedded import PostgresProcess
+from fencing.embedded.asking import until
 from fencing.embedded.proxy import TcpProxy
+from fencing.locks.postgres.connections import Connections
+from fencing.locks.postgres.trouble import trouble_of
 from fencing.migration import install
 from fencing.schema import ddl
 from fencing.schema.names import holder_name
@@ -256,6 +262,43 @@ def test_one_connection_is_enough_for_all(bank: Bank) -> None:
         leases = list(pool.map(lambda n: locks.acquire(f"r{n}", ttl=60), range(40)))
         list(pool.map(lambda lease: lease.release(), leases))
     assert bank.value(HELD) == 0
+
+
+@pytest.mark.parametrize("others_are_answered", [True, False])
+def test_who_gets_no_connection_knows_whether_others_were_answered(
+    bank: Bank, *, others_are_answered: bool
+) -> None:
+    connections = Connections(plain_url(bank.url), 1)
+    slots = connections.slots
+    go_on = threading.Event()
+
+    def use(end: float) -> None:
+        with connections.link(end) as link:
+            go_on.wait(PATIENCE)
+            if not others_are_answered:
+                link.close()
+
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(use, now() + PATIENCE)
+        until(lambda: slots.taken == 1, "nobody has a connection")
+        second = pool.submit(hold_on, connections, told := threading.Event())
+        until(lambda: len(slots._waiting) == 1, "nobody waits")
+        late = pool.submit(use, now() + 2)
+        until(lambda: len(slots._waiting) == 2, "only one waits")
+        go_on.set()
+        first.result()
+        with pytest.raises(NoSlotError) as caught:
+            late.result()
+        assert caught.value.busy is others_are_answered
+        assert trouble_of(caught.value, at=0.0).busy is others_are_answered
+        told.set()
+        second.result()
+    connections.close_idle()
+
+
+def hold_on(connections: Connections, told: threading.Event) -> None:
+    with connections.link(now() + PATIENCE):
+        told.wait(PATIENCE)
 
 
 def test_a_lease_that_is_kept_alive_outlives_its_ttl(locks: PostgresLockService) -> None:

@@ -20,8 +20,9 @@ from fencing.embedded.proxy import TcpProxy
 from fencing.errors import LockServiceError
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from fencing.locks.redis.bounded import FRESH_SECONDS, async_bounded
-from fencing.locks.redis.stack import AsyncConnectionStack
+from fencing.locks.redis.stack import AllInUseError, AsyncConnectionStack
 from tests.contract.facade import ThreadedLocks
+from tests.locks.redis.waiting import until
 from tests.support.processes import ChildProcess
 
 if TYPE_CHECKING:
@@ -206,6 +207,42 @@ class TestOneForMany:
                 assert "did not answer" not in str(caught.value)
             locks_stack(locks).give_back(taken)
             await (await locks.acquire("r", blocking=False)).release()
+
+    @pytest.mark.parametrize("in_step", [True, False])
+    @pytest.mark.parametrize("kind", ["sync", "async"])
+    async def test_who_waits_in_vain_knows_whether_others_were_answered(
+        self, kind: str, proxy: TcpProxy, redis_namespace: str, *, in_step: bool
+    ) -> None:
+        settings: dict[str, Any] = {"namespace": redis_namespace, "max_connections": 1}
+        async with contextlib.AsyncExitStack() as stack:
+            if kind == "sync":
+                service = stack.enter_context(RedisLockService.from_url(proxy.url, **settings))
+                connections = locks_stack(service)
+                taken = connections.take(now() + 20)
+
+                def begun(end: float) -> Any:
+                    return asyncio.ensure_future(asyncio.to_thread(connections.take, end))
+            else:
+                asynchronous = AsyncRedisLockService.from_url(proxy.url, **settings)
+                await stack.enter_async_context(asynchronous)
+                connections = locks_stack(asynchronous)
+                taken = await connections.take(now() + 20)
+
+                def begun(end: float) -> Any:
+                    return asyncio.ensure_future(connections.take(end))
+
+            first = begun(now() + 20)
+            await until(lambda: len(connections._waiting) == 1)
+            second = begun(now() + 2)
+            await until(lambda: len(connections._waiting) == 2)
+            if not in_step:
+                await taken.disconnect() if kind == "async" else taken.disconnect()
+            connections.give_back(taken)
+            assert await first is taken
+            with pytest.raises(AllInUseError) as caught:
+                await second
+            assert caught.value.busy is in_step
+            connections.give_back(taken)
 
     async def test_who_cannot_connect_leaves_the_right_to(
         self, proxy: TcpProxy, redis_namespace: str

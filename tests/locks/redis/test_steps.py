@@ -193,6 +193,26 @@ class TestTrouble:
         play.fail()
         assert play.ask().script is RELEASE
 
+    def test_who_cannot_ask_because_others_are_answered_tries_for_as_long_as_he_may(self) -> None:
+        play = play_acquire(blocking_timeout=60)
+        for _ in range(int(50 / ATTEMPT_SECONDS)):
+            assert play.fail(after=ATTEMPT_SECONDS, busy=True).wait() == 0.0
+        play.fail(after=60.0, busy=True)
+        assert play.ask().script is RELEASE
+
+    def test_which_does_not_count_as_an_attempt(self) -> None:
+        play = play_acquire(blocking=False)
+        for _ in range(2 * ATTEMPTS):
+            play.fail(busy=True).wait()
+        assert play.ask().script is ACQUIRE
+
+    def test_and_gives_up_when_nobody_is(self) -> None:
+        play = play_acquire()
+        for _ in range(10):
+            play.fail(after=ATTEMPT_SECONDS, busy=True).wait()
+        play.fail(after=TROUBLE_SECONDS)
+        assert play.ask().script is RELEASE
+
     def test_the_clean_up_failing_does_not_hide_why(self) -> None:
         play = play_acquire().fail(passing=False)
         with pytest.raises(LockServiceError, match="out of order"):
