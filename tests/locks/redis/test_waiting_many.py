@@ -87,8 +87,7 @@ class TestMany:
             held = [await holder.acquire(resource, ttl=600) for resource in sorted(set(resources))]
             before = server.commands()
             tasks = [begun(locks, resource, ttl=600) for resource in resources]
-            for resource in set(resources):
-                await server.queued(1, resource)
+            await server.all_queued(set(resources))
             if not spread:
                 assert server.commands() - before < 20
             assert server.connections() - connections <= 4 + 4 + 1

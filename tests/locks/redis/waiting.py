@@ -56,6 +56,20 @@ class Server:
     async def queued(self, count: int = 1, resource: str = "r") -> None:
         await until(lambda: self.waiting(resource) == count)
 
+    async def all_queued(self, resources: set[str]) -> None:
+        """Wait until somebody waits for each; others may work meanwhile, if they are many."""
+        queues = [keys_of(self.namespace, resource)[2] for resource in resources]
+
+        def waiting() -> bool:
+            with self.client.pipeline(transaction=False) as pipeline:
+                for queue in queues:
+                    pipeline.zcard(queue)
+                return all(pipeline.execute())
+
+        async with asyncio.timeout(60):
+            while not await asyncio.to_thread(waiting):
+                pass
+
     def leftovers(self) -> list[bytes]:
         ends = b":lock", b":queue"
         return [key for key in self.client.scan_iter(f"{self.namespace}:*") if key.endswith(ends)]
