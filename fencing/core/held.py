@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from fencing.core.whereabouts import current_task, running_loop
 from fencing.errors import FencingUsageError, LockNotAcquiredError
 from fencing.keepalive import keeper_of
-from fencing.lease import BaseLease
+from fencing.lease import BaseLease, Lease
 
 if TYPE_CHECKING:
-    from fencing.lease import AsyncLease, Lease
+    from fencing.lease import AsyncLease
     from fencing.request import AcquireRequest
 
 __all__ = ["Held", "enter_again", "enter_again_async"]
@@ -51,11 +51,18 @@ class Held(Generic[LeaseT]):
         else:
             here.leases[lease.resource, id(task)] = weakref.ref(lease), weakref.ref(task)
         if len(here.leases) > here.purge_at:
-            here.leases = {key: item for key, item in here.leases.items() if item[0]()}
+            # In place, of what there was at one moment: a signal handler may note one meanwhile.
+            for key, item in list(here.leases.items()):
+                if item[0]() is None and (taken := here.leases.pop(key, item)) is not item:
+                    here.leases[key] = taken
             here.purge_at = 2 * len(here.leases) + _FEW
 
     def lease_here(self, resource: str) -> LeaseT | None:
-        """The lease that this thread or task has on a resource."""
+        """The lease that this thread or task has on a resource, and that nobody is giving back."""
+        lease = self._noted(resource)
+        return None if lease is None or lease.blocks.given_back_by is not None else lease
+
+    def _noted(self, resource: str) -> LeaseT | None:
         task = current_task()
         found = self._here.leases.get((resource, id(task) if task else 0))
         if found is None:
@@ -74,6 +81,20 @@ class Held(Generic[LeaseT]):
                 "reentrant=True",
                 resource=resource,
             )
+        self.raise_if_giving_back(resource)
+
+    def raise_if_giving_back(self, resource: str) -> None:
+        """Raise ``LockNotAcquiredError`` in a signal handler whose thread is giving it back.
+
+        A task may have it given back by another, and wait.
+        """
+        lease = self._noted(resource)
+        if isinstance(lease, Lease) and lease.blocks.given_back_by == threading.get_ident():
+            raise LockNotAcquiredError(
+                f"this thread is just giving {resource!r} back, and would wait for itself in a "
+                "signal handler; acquire it when the handler has returned",
+                resource=resource,
+            )
 
 
 def enter_again(held: Held[Lease], request: AcquireRequest) -> Lease | None:
@@ -82,14 +103,18 @@ def enter_again(held: Held[Lease], request: AcquireRequest) -> Lease | None:
     Raises:
         FencingUsageError: It does not have what was asked for; nothing was changed.
         LeaseLostError: It is lost.
+        LockNotAcquiredError: A signal handler would wait for its own thread to give it back.
         LockServiceError: It had to be renewed, and the lock service could not be asked.
     """
     lease = held.lease_here(request.resource)
     if lease is not None:
         _check_wishes(lease, request)
-        lease.acquire_again(request.ttl)
-        keeper_of(lease).begin(lease, request)
-    return lease
+        if lease.acquire_again(request.ttl):
+            keeper_of(lease).begin(lease, request)
+            return lease
+    if request.blocking:
+        held.raise_if_giving_back(request.resource)
+    return None
 
 
 async def enter_again_async(held: Held[AsyncLease], request: AcquireRequest) -> AsyncLease | None:
@@ -97,9 +122,10 @@ async def enter_again_async(held: Held[AsyncLease], request: AcquireRequest) -> 
     lease = held.lease_here(request.resource)
     if lease is not None:
         _check_wishes(lease, request)
-        await lease.acquire_again(request.ttl)
-        keeper_of(lease).begin(lease, request)
-    return lease
+        if await lease.acquire_again(request.ttl):
+            keeper_of(lease).begin(lease, request)
+            return lease
+    return None
 
 
 def _check_wishes(lease: Lease | AsyncLease, request: AcquireRequest) -> None:

@@ -392,7 +392,9 @@ class BaseLease:
         outermost = self.blocks.leave()
         if self.scope is not None:
             self.scope.close(outermost=outermost)
-        return outermost and not self.released and self._pid == _process.pid
+        return (
+            outermost and self.blocks.to_release and not self.released and self._pid == _process.pid
+        )
 
     def _settle(
         self, failure: LeaseLostError | LockServiceError, body: BaseException | None

@@ -92,20 +92,27 @@ class Lease(BaseLease):
         self.raise_if_over()
         self.service.renew(self, self.ttl_for(ttl))
 
-    def acquire_again(self, ttl: float) -> None:
+    def acquire_again(self, ttl: float) -> bool:
         """The lease is acquired once more by whoever holds it: it counts, and gets its time.
 
         Args:
             ttl: What must be left of it, in seconds; it is renewed if it is less, never shortened.
 
+        Returns:
+            Whether it was; ``False`` if somebody is giving it back meanwhile.
+
         Raises:
             LeaseLostError: It is lost.
             LockServiceError: It had to be renewed, and the lock service could not be asked.
         """
-        if self.trusted_until - now() < trust_ends(0.0, ttl) and not self.at_its_limit:
-            self.renew(max(ttl, self.ttl))
-        self.raise_if_over()
-        self.blocks.acquired_again()
+        try:
+            if self.trusted_until - now() < trust_ends(0.0, ttl) and not self.at_its_limit:
+                self.renew(max(ttl, self.ttl))
+            self.raise_if_over()
+        except LeaseLostError:
+            if self.blocks.given_back_by is None:
+                raise
+        return self.blocks.acquired_again()
 
     @begins_in_its_try
     def release(self) -> None:
@@ -254,12 +261,16 @@ class AsyncLease(BaseLease):
         self.raise_if_over()
         await self.service.renew(self, self.ttl_for(ttl))
 
-    async def acquire_again(self, ttl: float) -> None:
+    async def acquire_again(self, ttl: float) -> bool:
         """See :meth:`Lease.acquire_again`."""
-        if self.trusted_until - now() < trust_ends(0.0, ttl) and not self.at_its_limit:
-            await self.renew(max(ttl, self.ttl))
-        self.raise_if_over()
-        self.blocks.acquired_again()
+        try:
+            if self.trusted_until - now() < trust_ends(0.0, ttl) and not self.at_its_limit:
+                await self.renew(max(ttl, self.ttl))
+            self.raise_if_over()
+        except LeaseLostError:
+            if self.blocks.given_back_by is None:
+                raise
+        return self.blocks.acquired_again()
 
     async def release(self) -> None:
         """See :meth:`Lease.release`."""

@@ -209,6 +209,20 @@ class LockServiceContract:
         assert lease.released
         assert not lease.lost
 
+    async def test_releasing_twice_at_once_is_releasing_once(
+        self, locks: Any, backdoor: Any
+    ) -> None:
+        lost: list[Any] = []
+        asked = []
+        for times in (1, 5):
+            lease = await locks.acquire("r", ttl=10, on_lost=lost.append)
+            before = backdoor.asked()
+            await asyncio.gather(*[lease.release() for _ in range(times)])
+            asked.append(backdoor.asked() - before)
+            assert not lease.lost
+        assert asked[0] == asked[1]
+        assert not lost
+
     async def test_what_is_gone_while_trusted_counts_as_released(
         self, locks: Any, backdoor: Any
     ) -> None:

@@ -24,6 +24,7 @@ __all__ = [
     "handled_before_step",
     "interrupted_before_line",
     "interrupted_before_step",
+    "looks_for_signals",
 ]
 
 
@@ -103,10 +104,10 @@ def interrupted_before_step(number: int, *modules: ModuleType) -> AbstractContex
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    return handled_before_step(number, interrupt, *modules, where=_looks_for_signals)
+    return handled_before_step(number, interrupt, *modules, where=looks_for_signals)
 
 
-def _looks_for_signals(frame: FrameType, before: int | None) -> bool:
+def looks_for_signals(frame: FrameType, before: int | None) -> bool:
     """Whether CPython looks for signals behind an instruction: at a beginning, a call, a loop."""
     if before is None:
         return False
