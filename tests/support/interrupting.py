@@ -82,7 +82,7 @@ def handled_before_step(
             return None
         frame.f_trace_opcodes = True
         before_this = places.get(id(frame))
-        if happened == "opcode":
+        if happened in ("call", "opcode"):
             places[id(frame)] = frame.f_lasti
         elif happened == "return":
             places.pop(id(frame), None)
@@ -111,8 +111,11 @@ def looks_for_signals(frame: FrameType, before: int | None) -> bool:
     """Whether CPython looks for signals behind an instruction: at a beginning, a call, a loop."""
     if before is None:
         return False
-    name = dis.opname[frame.f_code.co_code[before]]
-    return name.startswith(("CALL", "RESUME", "JUMP_BACKWARD"))
+    operation, argument = frame.f_code.co_code[before : before + 2]
+    name = dis.opname[operation]
+    if name == "RESUME":
+        return argument & 3 < 2  # called, or after a yield; see fencing.interrupts
+    return name.startswith(("CALL", "JUMP_BACKWARD"))
 
 
 @contextmanager

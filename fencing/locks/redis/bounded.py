@@ -189,8 +189,8 @@ class _Bounded:
             raise
 
     def disconnect(self, *args: Any, **kwargs: Any) -> None:
-        self.is_wanted = True  # when it is connected again
         super().disconnect(*args, **kwargs)  # type: ignore[misc]  # likewise
+        self.is_wanted = True  # when it is connected again
 
     def _limit(self) -> None:
         # redis-py has no time-out for a single call in its versions before 7.

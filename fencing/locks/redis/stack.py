@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import MaxConnectionsError
 
 from fencing.clock import now
+from fencing.interrupts import begins_in_its_try
 from fencing.locks.redis.bounded import call_end
 from fencing.locks.redis.connections import made_by
 
@@ -171,7 +172,7 @@ class _Stack:
                 try:
                     connection = self._idle.pop()
                 except IndexError:
-                    if len(self._made) >= self._size:
+                    if len(self._made) >= self._size and not self._forget_dropped():
                         return
                     connection = self._make()
                 try:
@@ -190,6 +191,17 @@ class _Stack:
         with contextlib.suppress(ValueError):  # another process's, or event loop's
             self._made.remove(gone)
         self._hand_on()
+
+    def _forget_dropped(self) -> bool:
+        """Look for those of which nobody was told; whether there were any.
+
+        Python swallows an interrupt that comes while it tells that one is gone.
+        """
+        before = len(self._made)
+        for each in [each for each in self._made if each() is None]:
+            with contextlib.suppress(ValueError):
+                self._made.remove(each)
+        return len(self._made) < before
 
     def _leave(self, turn: Any) -> None:
         """Wait no longer; if the turn has come at this very moment, it is the next one's."""
@@ -239,6 +251,7 @@ class ConnectionStack(_Stack):
             raise
         return connection
 
+    @begins_in_its_try
     def give_back(self, connection: Any, *, in_step: bool = True) -> None:
         """Let the next caller have it; closed, if it is no use, or nobody wants it any more.
 
@@ -246,10 +259,16 @@ class ConnectionStack(_Stack):
             connection: One that was taken.
             in_step: Whether no answers may be on their way, and it does not lead astray.
         """
-        connection.until = math.inf
-        if not in_step or not connection.is_wanted:
-            connection.disconnect()
-        self._idle.append(connection)
+        try:
+            connection.until = math.inf
+            if not in_step:
+                connection.is_wanted = False  # whatever comes: who gets it closes it first
+            if not connection.is_wanted:
+                connection.disconnect()
+        finally:
+            # Also when an interrupt comes: what handles it needs a connection, and as long as it
+            # is handled, its traceback would keep this one.
+            self._idle.append(connection)
         if self._waiting:
             self._served += connection.is_open()
             self._hand_on()

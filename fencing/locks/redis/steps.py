@@ -165,14 +165,16 @@ class Releasing:
     def go_on(self, came: Came = None) -> Steps[str]:
         """Give it back, after what has come of asking for the first time, if that was done."""
         call, lease = self._call, self._lease
-        reply = yield from giving_back(
-            lease, self._asking(came), lambda: call.clean_up(lease.holder)
-        )
+        asking = self._asking(came)
+        came = None  # its traceback would hold this frame, which holds it
+        reply = yield from giving_back(lease, asking, lambda: call.clean_up(lease.holder))
         self.handed = reply.answer[3:] == ["handed"]
         return _judge_release(call, lease, reply, reply.answer[2:], self._started_at)
 
     def _asking(self, came: Came) -> Steps[Reply]:
-        reply = yield from self._call.answered(RELEASE, release_of(self._lease), came)
+        asking = self._call.answered(RELEASE, release_of(self._lease), came)
+        came = None  # likewise
+        reply = yield from asking
         self._call.check_echo(reply, self._lease.holder)
         return reply
 

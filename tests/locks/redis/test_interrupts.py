@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fencing import RedisLockService
+from fencing.clock import now
 from fencing.core import acquiring_all, held, plan, several
 from fencing.core import performing as core_performing
 from fencing.keepalive import agenda, keepers, rules, tickers
@@ -25,17 +26,22 @@ from fencing.locks import performing as common_performing
 from fencing.locks.redis import (
     acquiring,
     asking,
+    bounded,
     clients,
+    direct,
     listening,
     performing,
     service,
+    stack,
     steps,
     together,
     waiters,
     waiting,
 )  # fmt: skip
 from fencing.locks.redis.scripts import keys_of
-from tests.support.interrupting import interrupted_before_line
+from fencing.locks.redis.wire import packed_words
+from tests.locks.redis.test_connections import locks_stack
+from tests.support.interrupting import interrupted_before_line, interrupted_before_step
 from tests.support.processes import ChildProcess
 
 if TYPE_CHECKING:
@@ -108,6 +114,74 @@ def test_an_interrupt_before_any_line_leaves_no_lock(
                 interrupted = True
         assert not redis_client.exists(*keys), (number, lines[-3:])
     assert number > 50
+
+
+def acquire_and_release(locks: RedisLockService) -> None:
+    locks.acquire("r", ttl=60, blocking=False).release()
+
+
+@pytest.mark.parametrize("use", [use_a_block, acquire_and_release])
+def test_an_interrupt_leaves_the_only_connection_to_whoever_handles_it(
+    use: Callable[[RedisLockService], None],
+    redis_url: str,
+    redis_client: Any,
+    redis_namespace: str,
+) -> None:
+    with RedisLockService.from_url(
+        redis_url, namespace=redis_namespace, max_connections=1
+    ) as locks:
+        locks.acquire("warm up").release()
+        number, interrupted = 0, True
+        while interrupted:
+            number += 1
+            interrupted = False
+            with interrupted_before_step(number, bounded, direct, judging, stack, steps) as lines:
+                try:
+                    use(locks)
+                except KeyboardInterrupt:
+                    interrupted = True
+                    # Now, as long as the traceback holds what it has come across.
+                    locks.acquire("another", blocking=False).release()
+            assert len(locks_stack(locks).connections()) == 1, lines[-3:]
+            if use is use_a_block:
+                assert not redis_client.exists(keys_of(redis_namespace, "r")[0]), lines[-3:]
+            else:  # between the two nobody knows of the lease but its holder
+                redis_client.delete(keys_of(redis_namespace, "r")[0])
+        assert number > 30
+
+
+def test_an_interrupt_leaves_no_answer_to_the_next_who_asks(
+    redis_url: str, redis_namespace: str
+) -> None:
+    def say(connection: Any, word: bytes) -> None:
+        connection.until = now() + 20
+        connection.send(packed_words(b"ECHO", word))
+
+    def ask(connections: Any) -> bytes:
+        connection = connections.take(now() + 20)
+        say(connection, b"new")
+        answer: bytes = connection.answer()
+        connections.give_back(connection)
+        return answer
+
+    with RedisLockService.from_url(
+        redis_url, namespace=redis_namespace, max_connections=1
+    ) as locks:
+        connections = locks_stack(locks)
+        number, interrupted = 0, True
+        while interrupted:
+            number += 1
+            interrupted = False
+            taken = [connections.take(now() + 20)]
+            say(taken[0], b"old")
+            with interrupted_before_step(number, bounded, stack) as lines:
+                try:
+                    connections.give_back(taken.pop(), in_step=False)
+                except KeyboardInterrupt:
+                    interrupted = True
+                    assert ask(connections) == b"new", lines[-3:]
+            assert ask(connections) == b"new", lines[-3:]
+        assert number > 2
 
 
 def work_until_told(parent: Parent, url: str, namespace: str) -> None:

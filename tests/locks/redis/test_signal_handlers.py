@@ -6,6 +6,7 @@ A handler runs between any two instructions, and its thread stands still until i
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -174,6 +175,15 @@ class TestInterruptsInAStack:
             return connections.close
 
         self.interrupted_at_every_step(begin)
+
+    def test_who_drops_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def begin(_: ConnectionStack, taken: list[Any]) -> Callable[[], Any]:
+            return taken.clear
+
+        swallowed: list[Any] = []
+        monkeypatch.setattr(sys, "unraisablehook", lambda each: swallowed.append(each.exc_type))
+        self.interrupted_at_every_step(begin)
+        assert set(swallowed) == {KeyboardInterrupt}
 
     def test_who_gives_one_back_while_another_waits(self) -> None:
         def begin(connections: ConnectionStack, taken: list[Any]) -> Callable[[], Any]:
