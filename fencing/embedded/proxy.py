@@ -120,13 +120,15 @@ class TcpProxy(Traffic):
         """End the server's connection without it."""
         self._run(self._end_withholding(passed_on=False))
 
-    def drop_request(self, containing: bytes) -> None:
+    def drop_request(self, containing: bytes, *, times: int = 1) -> None:
         """Lose the next such request, and cut the connection; the server never sees it.
 
         Args:
             containing: Bytes that the request contains.
+            times: How many of them.
         """
         self.dropped.clear()
+        self._drops = times
         self._armed["drop"] = containing
 
     def disarm(self) -> None:

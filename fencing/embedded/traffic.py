@@ -31,7 +31,7 @@ class Traffic:
         bytes_received: How many bytes have gone back to clients.
         swallowed: Set when a reply has been swallowed.
         withheld: Set when the whole of a request has been withheld.
-        dropped: Set when a request has been dropped.
+        dropped: Set when requests have been dropped, all that were to be.
         held: Set when a reply is held back.
         kept_back: Set when something was kept back.
 
@@ -59,6 +59,7 @@ class Traffic:
         self._protocol = protocol
         self._counting = counting
         self._armed: dict[str, bytes] = {}
+        self._drops = 0
         self._withheld: list[Link] = []
         self._keeping_back: tuple[bytes, ...] = ()
         self._kept_back: list[tuple[Link, bytes]] = []
@@ -131,11 +132,14 @@ class Traffic:
         for what, containing in list(self._armed.items()):
             said = (unfinished + data, *(part for request in requests for part in request))
             if any(containing in part for part in said):
-                del self._armed[what]
                 if what == "drop":
+                    self._drops -= 1
                     link.cut()
-                    self.dropped.set()
+                    if not self._drops:
+                        del self._armed[what]
+                        self.dropped.set()
                     return
+                del self._armed[what]
                 if what in ("swallow", "silence"):
                     link.swallowing = what
                 else:

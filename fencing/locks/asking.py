@@ -8,7 +8,8 @@ throws :class:`Trouble`. The rules, for every lock service:
   whose answer arrives after its trust has ended is given back, not returned.
 * A request whose outcome is unknown (no answer, cancelled, interrupted) may have taken the lock.
   It is repeated under the same holder, whom the lock service recognises; when we give up instead,
-  the lock is released by holder, without knowing its token.
+  the lock is released by holder, without knowing its token. That *clean-up* is repeated, too, until
+  it is answered or its time is over, and neither a cancellation nor another ends it before.
 * The *deadline* is absolute: nothing that happens on the way restarts it. A caller who waits for
   a lock gets one last attempt at the deadline itself.
 * *Trouble* with the lock service is not the lock being held: it is a LockServiceError, after at
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ATTEMPTS", "ATTEMPT_SECONDS", "CLEAN_UP_SECONDS", "GRACE_SECONDS", "NO_WAIT_SECONDS",
     "RELEASE_SECONDS", "RETRY_SECONDS", "TROUBLE_SECONDS", "Answered", "BaseCall", "Pause",
-    "Trouble",
+    "Trouble", "pause_after",
 ]  # fmt: skip
 
 ATTEMPTS = 5
@@ -66,7 +67,12 @@ LONGEST_RETRY_SECONDS = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait for so many seconds; send back the time."""
+    """Wait for so many seconds; send back the time.
+
+    Attributes:
+        seconds: How many.
+        see_through: Whether it lasts that long even while the caller is being cancelled.
+    """
 
     seconds: float
     see_through: bool = False
@@ -187,26 +193,71 @@ class BaseCall:
         Raises:
             LockServiceError: There is none.
         """
-        pause: float = min(RETRY_SECONDS * 2 ** min(failures - 1, 9), LONGEST_RETRY_SECONDS)
-        pause *= random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-        if trouble.busy:
-            pause = 0.0  # back into the queue
+        pause = 0.0 if trouble.busy else pause_after(failures)  # or back into the queue
         hopeless = self.at + pause >= ends - GRACE_SECONDS
         if not trouble.passing or lasting >= self.attempts or hopeless:
             tries = f" (attempts: {failures})" if failures > 1 else ""
             raise self.error(f"{trouble.help}{tries}") from trouble.__cause__
         return pause
 
-    def pause(self, seconds: float) -> Generator[Any, Any, None]:
+    def pause(self, seconds: float, *, see_through: bool = False) -> Generator[Any, Any, None]:
         """Wait for so many seconds."""
-        self.at = yield Pause(max(0.0, seconds))
+        self.at = yield Pause(max(0.0, seconds), see_through)
 
     @property
     def clean_up_seconds(self) -> float:
         """How long a clean-up may take that begins now, in seconds."""
         return max(GRACE_SECONDS, min(CLEAN_UP_SECONDS, self.ends - self.at))
 
+    def until_told(
+        self, *askings: Callable[[float], object], see_through: bool = True
+    ) -> Generator[Any, Any, bool]:
+        """Ask for what is better done, each until it is answered; together as long as a clean-up.
+
+        Whatever comes of it is no error: a lock of which nobody could be told ends by its ttl.
+
+        Args:
+            *askings: Each makes a step to be performed, of how long its answer may take, in
+                seconds.
+            see_through: Whether the pauses are, as these steps are then, not to be cancelled.
+
+        Returns:
+            Whether all was answered.
+        """
+        ends = self.at + self.clean_up_seconds
+        failures = 0
+        is_hopeless = False
+        while True:
+            missed = []
+            for place, asking in enumerate(askings):
+                left = ends - self.at
+                if failures and left <= 0:
+                    return False
+                # A fair share, but enough for a round trip, and the first time for everyone.
+                shortest = min(GRACE_SECONDS, left) if failures else GRACE_SECONDS
+                try:
+                    reply = yield asking(max(shortest, left / (len(askings) - place)))
+                except Trouble as trouble:
+                    self.at = trouble.at
+                    failures += 1
+                    is_hopeless = is_hopeless or not trouble.passing
+                    if trouble.passing:
+                        missed.append(asking)
+                else:
+                    self.at = reply.at
+            pause = pause_after(failures)
+            if not missed or self.at + pause >= ends:
+                return not missed and not is_hopeless
+            yield from self.pause(pause, see_through=see_through)
+            askings = tuple(missed)
+
     def error(self, message: str) -> LockServiceError:
         """An error that names the resource."""
         about = self.about or (f", resource {self.resource!r}" if self.resource else "")
         return LockServiceError(f"lock service{about}: {message}", resource=self.resource)
+
+
+def pause_after(failures: int) -> float:
+    """How long to wait after so many failures, in seconds; a little at random."""
+    pause: float = min(RETRY_SECONDS * 2 ** min(failures - 1, 9), LONGEST_RETRY_SECONDS)
+    return pause * random.uniform(0.5, 1.0)  # noqa: S311 - no secret

@@ -62,18 +62,33 @@ def go_through(call: Generator[StepT, Any, T], perform: Callable[[StepT], object
 async def go_through_async(
     call: Generator[StepT, Any, T], perform: Callable[[StepT], Awaitable[object]]
 ) -> T:
-    """:func:`go_through` for asyncio."""
+    """:func:`go_through` for asyncio.
+
+    While steps are performed that must be done even while the caller is being cancelled, the call
+    is not told that he is: it learns so at the next step that is none, or its caller at its end.
+    """
+    late: list[asyncio.CancelledError] = []
     try:
         step = call.send(None)
         while True:
+            must_be_done = getattr(step, "see_through", False)
+            if late and not must_be_done:
+                step = call.throw(late.pop())
+                continue
             try:
-                sent = await perform(step)
+                sent = await (_done(perform(step), late) if must_be_done else perform(step))
             except BaseException as error:  # noqa: BLE001 - as above
                 step = call.throw(error)
             else:
                 step = call.send(sent)
     except StopIteration as end:
+        if late:
+            raise late.pop() from None
         return end.value  # type: ignore[no-any-return]  # as above
+    except Exception as error:
+        if late:
+            raise late.pop() from error
+        raise
 
 
 def perform_promptly(call: Prompt[T], perform: Callable[[Any], object]) -> T:
@@ -100,14 +115,27 @@ async def perform_promptly_async(call: Prompt[T], perform: Callable[[Any], Await
 
 async def see_through(work: Coroutine[Any, Any, T]) -> T:
     """Await work that a cancellation must not stop; pass the cancellation on afterwards."""
+    late: list[asyncio.CancelledError] = []
+    try:
+        outcome = await _done(work, late)
+    except Exception as error:
+        if late:
+            raise late.pop() from error
+        raise
+    if late:
+        raise late.pop()
+    return outcome
+
+
+async def _done(work: Awaitable[T], late: list[asyncio.CancelledError]) -> T:
+    """Await work that a cancellation must not stop; the last one that came is left in a list."""
     task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        task.exception()  # looked at, so that nobody complains that nobody did
-        raise cancelled
-    return task.result()
+            late[:] = [error]
+    try:
+        return task.result()
+    finally:
+        del task  # the traceback of its error would hold what holds that

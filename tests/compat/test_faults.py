@@ -113,6 +113,21 @@ class TestLostAnswers:
         proxy.drop_withheld()
         assert redis_client.get(name) is None
 
+    async def test_what_is_given_back_is_so_though_a_connection_is_lost(
+        self, unretrying: Locks, name: str, proxy: TcpProxy, redis_client: redis.Redis
+    ) -> None:
+        await warm(unretrying, name)
+        proxy.swallow_reply(containing=b"EVALSHA", silently=True)
+        acquiring = asyncio.ensure_future(unretrying(name).acquire())
+        await happened(proxy.swallowed)
+        assert redis_client.exists(name)
+        proxy.drop_request(b"EVALSHA")
+        proxy.cut()
+        with pytest.raises(ERRORS):
+            await acquiring
+        assert proxy.dropped.is_set()
+        assert not redis_client.exists(name)
+
     async def test_what_could_not_be_given_back_is_before_the_next_attempt(
         self, unretrying: Locks, name: str, proxy: TcpProxy, redis_client: redis.Redis
     ) -> None:
@@ -220,6 +235,24 @@ class TestCancellation:
         await asyncio.sleep(0)
         acquiring.cancel()  # twice: the second finds it giving back
         proxy.release()
+        with pytest.raises(asyncio.CancelledError):
+            await acquiring
+        assert not redis_client.exists(name)
+
+    @pytest.mark.parametrize("again", [False, True])
+    async def test_what_is_given_back_is_so_though_a_connection_is_lost(
+        self, locks_at: Any, proxy: TcpProxy, name: str, redis_client: redis.Redis, *, again: bool
+    ) -> None:
+        locks = locks_at("async", "fencing", proxy.url)
+        await warm(locks, name)
+        proxy.swallow_reply(containing=b"EVALSHA", silently=True)
+        acquiring = asyncio.ensure_future(locks(name).acquire())
+        await happened(proxy.swallowed)
+        proxy.drop_request(b"EVALSHA")
+        acquiring.cancel()
+        await happened(proxy.dropped)
+        if again:
+            acquiring.cancel()
         with pytest.raises(asyncio.CancelledError):
             await acquiring
         assert not redis_client.exists(name)

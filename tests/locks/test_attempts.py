@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +12,7 @@ from fencing.locks.etcd import acquiring as of_etcd
 from fencing.locks.etcd.keys import Keys
 from fencing.locks.postgres import acquiring as of_postgres
 from fencing.locks.redlock import acquiring as of_redlock
-from fencing.locks.redlock.asking import Quorum
+from fencing.locks.redlock.asking import Quorum, Replies
 from fencing.locks.zookeeper import acquiring as of_zookeeper
 from fencing.locks.zookeeper.asking import Sweep
 from fencing.locks.zookeeper.judging import Sightings
@@ -58,7 +57,7 @@ def attempts(service: str, patience: float) -> tuple[int, float]:
             elif isinstance(step, Sweep):
                 step = steps.send(at)
             elif getattr(step, "wanted", step) is None:  # nodes that are told, whatever comes of it
-                step = steps.send(SimpleNamespace(at=at))
+                step = steps.send(Replies([None] * 3, at, at))
             else:
                 if not getattr(step, "see_through", False):
                     count, ended = count + 1, at

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fencing.locks.performing import perform_promptly, perform_promptly_async
+from fencing.locks.performing import (
+    go_through_async,
+    perform_promptly,
+    perform_promptly_async,
+)
 from fencing.locks.redis.acquiring import Acquiring
 from fencing.locks.redis.steps import Releasing
 from fencing.request import AcquireRequest
@@ -123,5 +127,85 @@ def test_an_error_does_not_outlive_the_call(call):
             perform_promptly(call(), fail)
         assert errors
         assert {error() for error in errors} == {None}
+    finally:
+        gc.enable()
+
+
+class Step:
+    see_through = True
+
+
+class Calmly:
+    """Cleans up in two steps, after whatever comes of its first; then may ask for something else.
+
+    Attributes:
+        came: What has come of each.
+        ends: What it does at the end: "return", "raise" or "ask".
+    """
+
+    def __init__(self, ends: str) -> None:
+        self.came: list[Any] = []
+        self.ends = ends
+
+    def go(self) -> Generator[Any, Any, str]:
+        for _ in range(2):
+            try:
+                self.came.append((yield Step()))
+            except LookupError as error:
+                self.came.append(error)
+        if self.ends == "raise":
+            raise ArithmeticError
+        if self.ends == "ask":
+            try:
+                yield "something else"
+            except BaseException as error:
+                self.came.append(error)
+                raise
+        return "done"
+
+
+@pytest.mark.parametrize("end", ["return", "raise", "ask"])
+async def test_a_cancellation_is_told_after_what_must_be_done(end):
+    calmly = Calmly(end)
+    begun, failed = asyncio.Event(), LookupError()
+    asked = []
+
+    async def perform(step: Any) -> str:
+        asked.append(step)
+        if len(asked) == 1:
+            begun.set()
+            await asyncio.sleep(0)
+            raise failed
+        return "answer"
+
+    task = asyncio.ensure_future(go_through_async(calmly.go(), perform))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    # What has come of the first is not lost, and something else is not begun any more.
+    assert calmly.came[:2] == [failed, "answer"]
+    assert [type(each) for each in calmly.came[2:]] == [asyncio.CancelledError] * (end == "ask")
+    assert len(asked) == 2
+
+
+async def test_its_error_does_not_outlive_the_call_either():
+    errors: list[weakref.ref[BaseException]] = []
+
+    class GoneError(Exception):
+        def __init__(self) -> None:
+            errors.append(weakref.ref(self))
+
+    async def perform(step: Any) -> str:
+        raise GoneError
+
+    def call() -> Generator[Any, Any, None]:
+        yield Step()
+
+    gc.disable()
+    try:
+        with contextlib.suppress(GoneError):
+            await go_through_async(call(), perform)
+        assert [error() for error in errors] == [None]
     finally:
         gc.enable()

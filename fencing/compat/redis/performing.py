@@ -6,6 +6,8 @@ its own: what is on the way on the client's is unknown then, and its retries may
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import NoScriptError
@@ -13,12 +15,15 @@ from redis.exceptions import NoScriptError
 from fencing.cancelling import heeding
 from fencing.clock import now
 from fencing.compat.redis.model import GiveBack, Reply
-from fencing.locks.asking import CLEAN_UP_SECONDS
+from fencing.locks.asking import CLEAN_UP_SECONDS, BaseCall, Pause
 from fencing.locks.performing import go_through, go_through_async, see_through
 from fencing.locks.redis.clients import AsyncSibling, Sibling
 from fencing.locks.redis.performing import texts_in
+from fencing.locks.redis.trouble import REDIS_ERRORS, trouble_of
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from fencing.compat.redis.model import Run
     from fencing.compat.redis.steps import Steps
 
@@ -56,16 +61,27 @@ class Performer:
         return Reply(texts_in(answer), asked_at, now())
 
     def _give_back(self, step: GiveBack) -> bool:
-        end = now() + CLEAN_UP_SECONDS
+        release = step.release
+
+        def perform(asked: float | Pause) -> object:
+            if isinstance(asked, Pause):
+                time.sleep(asked.seconds)
+                return now()
+            asked_at = now()
+            try:
+                sibling.run(release.script, self._keys, release.arguments, asked_at + asked)
+            except REDIS_ERRORS as error:
+                raise trouble_of(error, at=now()) from error
+            return Reply([], asked_at, now())
+
         try:
             sibling = Sibling(self._client)
             try:
-                sibling.run(step.release.script, self._keys, step.release.arguments, end)
+                return go_through(_telling(), perform)
             finally:
                 sibling.close()
         except Exception:  # noqa: BLE001 - what has led here is what the caller should see
             return False
-        return True
 
 
 class AsyncPerformer:
@@ -94,13 +110,30 @@ class AsyncPerformer:
         return Reply(texts_in(answer), asked_at, now())
 
     async def _give_back(self, step: GiveBack) -> bool:
-        end = now() + CLEAN_UP_SECONDS
+        release = step.release
+
+        async def perform(asked: float | Pause) -> object:
+            if isinstance(asked, Pause):
+                await asyncio.sleep(asked.seconds)
+                return now()
+            asked_at = now()
+            try:
+                await sibling.run(release.script, self._keys, release.arguments, asked_at + asked)
+            except REDIS_ERRORS as error:
+                raise trouble_of(error, at=now()) from error
+            return Reply([], asked_at, now())
+
         try:
             sibling = AsyncSibling(self._client)
             try:
-                await sibling.run(step.release.script, self._keys, step.release.arguments, end)
+                return await go_through_async(_telling(), perform)
             finally:
                 await sibling.aclose()
         except Exception:  # noqa: BLE001 - what has led here is what the caller should see
             return False
-        return True
+
+
+def _telling() -> Generator[float | Pause, Any, bool]:
+    """Clean up: yields how long an answer may take, in seconds, until there is one."""
+    at = now()
+    return BaseCall("", at, ends=at + CLEAN_UP_SECONDS).until_told(float)

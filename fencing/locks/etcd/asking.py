@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fencing.locks.asking import BaseCall, Pause, Trouble
@@ -182,35 +183,34 @@ class Call(BaseCall):
             raise self.nonsense(reply)
         return Alive(reply.asked_at, int(seconds))
 
-    def attempt(
-        self, path: str, body: Body, *, within: float | None = None, see_through: bool = False
-    ) -> Steps[None]:
-        """Ask once for something that is not needed, but better done.
-
-        Args:
-            path: What for, as in `Ask`.
-            body: The request.
-            within: How long the answer may take, in seconds; default: as long as a clean-up may.
-            see_through: As in `Ask`.
-        """
-        within = self.clean_up_seconds if within is None else within
+    def attempt(self, path: str, body: Body) -> Steps[None]:
+        """Ask once for something that is not needed, but better done."""
         try:
-            reply: Reply = yield Ask(path, body, within, see_through=see_through)
+            reply: Reply = yield Ask(path, body, self.clean_up_seconds)
         except Trouble as trouble:
             self.at = trouble.at
         else:
             self.at = reply.at
 
-    def revoke(self, *leases: int, see_through: bool = False) -> Steps[None]:
-        """End etcd leases, and with them what is attached to them; if that can be done at once.
+    def clean_up(self, path: str, *bodies: Body, see_through: bool = True) -> Steps[None]:
+        """Ask, as long as a clean-up may take, for what leaves a lock behind if it is not done.
 
-        All of them together take no longer than one clean-up.
+        Args:
+            path: What for, as in `Ask`.
+            *bodies: The requests.
+            see_through: As in `Ask`.
         """
-        until = self.at + self.clean_up_seconds
-        for number, lease in enumerate(leases):
-            within = max(0.0, until - self.at) / (len(leases) - number)
-            body = {"ID": str(lease)}
-            yield from self.attempt("lease/revoke", body, within=within, see_through=see_through)
+
+        def asking(body: Body, within: float) -> Ask:
+            return Ask(path, body, within, see_through=see_through)
+
+        askings = [partial(asking, body) for body in bodies]
+        yield from self.until_told(*askings, see_through=see_through)
+
+    def revoke(self, *leases: int, see_through: bool = False) -> Steps[None]:
+        """End etcd leases, and what is attached to them, if a clean-up's time is enough for it."""
+        bodies: list[Body] = [{"ID": str(lease)} for lease in leases]
+        yield from self.clean_up("lease/revoke", *bodies, see_through=see_through)
 
     def left_of(self, lease: int, ttl: float) -> Steps[float]:
         """For how long a holder has his lock if he does not renew it, in seconds.

@@ -24,7 +24,7 @@ from fencing.locks.etcd.asking import Ask, Line, Rank, Signal, Watch
 from fencing.locks.etcd.ranks import Ranks
 from fencing.locks.etcd.transport import AsyncTransport, Transport
 from fencing.locks.lines import AsyncBox, Lines, Message, Threads
-from fencing.locks.performing import go_through, go_through_async, see_through
+from fencing.locks.performing import go_through, go_through_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -212,8 +212,7 @@ class AsyncPerformer:
 
     async def _step(self, step: Step) -> object:
         if isinstance(step, Ask):
-            work = heeding(self._transport.ask(step.path, step.body, now() + step.within))
-            return await (see_through(work) if step.see_through else work)
+            return await heeding(self._transport.ask(step.path, step.body, now() + step.within))
         if isinstance(step, Watch):
             body = requests.watch(step.key, step.revision)
             done = await heeding(self._transport.watch(body, now() + step.seconds))

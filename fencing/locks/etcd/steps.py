@@ -115,14 +115,13 @@ def release(keys: Keys, lease: BaseLease, *, started_at: float) -> Steps[None]:
         [requests.first(keys.places(lease.resource))],
     )
     body = requests.delete(place)["request_delete_range"]
-    done = yield from giving_back(
-        lease, asking, lambda: call.attempt("kv/deleterange", body, see_through=True)
-    )
+    done = yield from giving_back(lease, asking, lambda: call.clean_up("kv/deleterange", body))
     taken = bool(done.found[0])
     if done.succeeded:
         lease.note_released()
         for ours in done.found[0]:
-            yield from call.revoke(ours.lease)  # nothing is attached to it any more
+            # Nothing is attached to it any more.
+            yield from call.attempt("lease/revoke", {"ID": str(ours.lease)})
     elif is_accounted_for(lease, started_at=started_at, taken=taken, repeated=call.repeated):
         lease.note_released()
     else:

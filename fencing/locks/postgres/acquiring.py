@@ -107,10 +107,7 @@ def acquire(
 
 def give_up(holders: Sequence[tuple[str, str]], *, started_at: float) -> Steps[None]:
     """Release what may have been acquired: pairs of resource and holder."""
-    for resource, holder in holders:
-        call = Call(resource, started_at, ends=started_at)
-        yield from call.clean_up(resource, holder)
-        started_at = call.at
+    yield from Call("", started_at, ends=started_at).clean_up(*holders)
 
 
 class _Acquiring:
@@ -246,7 +243,7 @@ class _Acquiring:
 
     def clean_up(self) -> Steps[None]:
         if self.maybe_ours or self.queued:
-            yield from self.call.clean_up(self.request.resource, self.holder)
+            yield from self.call.clean_up((self.request.resource, self.holder))
 
 
 def too_late(call: Call, ttl: float, reply: Reply) -> LockServiceError:
@@ -311,7 +308,7 @@ def acquire_all(
             # An earlier request, of which we never heard, may still be under way.
             maybe_ours = call.repeated
             if maybe_ours:
-                yield from _give_all_up(call, pairs)
+                yield from call.clean_up(*pairs)
             return refused
         if len(rows) != len(requests):
             raise call.nonsense(reply.rows)  # noqa: TRY301 - as above
@@ -334,13 +331,8 @@ def acquire_all(
         raise
     except BaseException:
         if maybe_ours:
-            yield from _give_all_up(call, pairs)
+            yield from call.clean_up(*pairs)
         raise
-
-
-def _give_all_up(call: Call, pairs: Sequence[tuple[str, str]]) -> Steps[None]:
-    for resource, holder in pairs:
-        yield from call.clean_up(resource, holder)
 
 
 def _refused(

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fencing.locks.asking import BaseCall, Pause, Trouble
+from fencing.locks.asking import BaseCall, Pause
 from fencing.locks.postgres.wire import Statement
 from fencing.request import MAX_TOKEN
 from fencing.schema import names
@@ -142,26 +143,23 @@ class Call(BaseCall):
         reply: Reply = yield from self.until_answered(asking, longer=longer)
         return reply
 
-    def clean_up(self, resource: str, holder: str) -> Steps[None]:
-        """Release what we may have acquired without knowing it, or may yet be granted."""
-        within = self.clean_up_seconds
-        values: dict[str, object] = {
-            "resource": resource,
-            "holder": holder,
-            "wait_ms": milliseconds(within),
-            "give_up": True,
-        }
-        for _ in range(2):  # the first may find its connection lost
-            try:
-                reply: Reply = yield Ask(RELEASE, values, within, see_through=True)
-            except Trouble as trouble:
-                within -= max(0.0, trouble.at - self.at)
-                self.at = trouble.at
-                if within <= 0 or not trouble.passing:
-                    return
-            else:
-                self.at = reply.at
-                return
+    def clean_up(self, *acquired: tuple[str, str]) -> Steps[None]:
+        """Release what we may have acquired without knowing it, or may yet be granted.
+
+        Args:
+            *acquired: Resources, each with its holder.
+        """
+
+        def asking(resource: str, holder: str, within: float) -> Ask:
+            values: dict[str, object] = {
+                "resource": resource,
+                "holder": holder,
+                "wait_ms": milliseconds(within),
+                "give_up": True,
+            }
+            return Ask(RELEASE, values, within, see_through=True)
+
+        yield from self.until_told(*[partial(asking, *each) for each in acquired])
 
     def token_in(self, text: str | None) -> int:
         """The token an answer carries."""

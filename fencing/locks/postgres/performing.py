@@ -16,7 +16,7 @@ from fencing.cancelling import heeding
 from fencing.clock import now
 from fencing.errors import FencingError, GuardNotInstalledError
 from fencing.locks.asking import ATTEMPT_SECONDS, Pause
-from fencing.locks.performing import go_through, go_through_async, see_through
+from fencing.locks.performing import go_through, go_through_async
 from fencing.locks.postgres.asking import ADMIT, Ask, Reply
 from fencing.locks.postgres.connections import AsyncConnections, Connections
 from fencing.locks.postgres.listening import AsyncRoom, Room
@@ -191,9 +191,8 @@ class AsyncPerformer:
             if isinstance(step, Pause):
                 await asyncio.sleep(step.seconds)
                 return now()
-            work = self._ask(step, resource)
             try:
-                return await (see_through(work) if step.see_through else heeding(work))
+                return await heeding(self._ask(step, resource))
             except FencingError:
                 raise  # one of which is a TimeoutError, too
             except POSTGRES_ERRORS as error:

@@ -168,7 +168,7 @@ def release(lease: BaseLease, *, started_at: float) -> Steps[None]:
         give_up=lease.asked_again,
     )
     reply = yield from giving_back(
-        lease, asking, lambda: call.clean_up(lease.resource, lease.holder)
+        lease, asking, lambda: call.clean_up((lease.resource, lease.holder))
     )
     match reply.rows[0][0]:
         case "released":

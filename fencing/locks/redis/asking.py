@@ -238,13 +238,8 @@ class Call(BaseCall):
             *record: Its record in the queue, if it may be there.
             known: Whether it goes on; otherwise what is still on its way acquires nothing.
         """
-        try:
-            arguments = (holder,) if known else (holder, UNKNOWN, *record)
-            reply: Reply = yield Ask(RELEASE, arguments, self.clean_up_seconds, see_through=True)
-        except Trouble as trouble:
-            self.at = trouble.at
-        else:
-            self.at = reply.at
+        arguments = (holder,) if known else (holder, UNKNOWN, *record)
+        yield from self.until_told(lambda within: Ask(RELEASE, arguments, within, see_through=True))
 
     def token_in(self, facts: list[str]) -> int:
         """The token an answer carries; one that cannot be counted with exactly is nonsense."""

@@ -19,7 +19,6 @@ from fencing.locks.performing import (
     go_through_async,
     perform_promptly,
     perform_promptly_async,
-    see_through,
 )
 from fencing.locks.redis import steps
 from fencing.locks.redis.asking import NO_SUCH_NODE, Ask, Call, Reply
@@ -261,8 +260,7 @@ class AsyncPerformer:
         self, keys: tuple[bytes, ...], waiter: AsyncWaiter | None, step: Step
     ) -> Awaitable[object]:
         if isinstance(step, _PLAIN):
-            work = self._perform(step, keys)
-            return see_through(work) if step.see_through else work
+            return self._perform(step, keys)
         return _nothing() if waiter is None else waiter.perform(step)
 
     async def perform_together(

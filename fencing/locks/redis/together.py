@@ -6,10 +6,11 @@ waited for is decided in :mod:`fencing.core.several`.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fencing.lease import trust_ends
-from fencing.locks.asking import CLEAN_UP_SECONDS, GRACE_SECONDS, NO_WAIT_SECONDS, Trouble
+from fencing.locks.asking import NO_WAIT_SECONDS
 from fencing.locks.outcome import Grant, label_of, not_acquired
 from fencing.locks.redis.acquiring import TOO_LATE, held_of
 from fencing.locks.redis.asking import UNKNOWN, Ask, Call
@@ -125,19 +126,12 @@ def _give_back(
 ) -> Steps[None]:
     """Release what we may have acquired, as `Call.clean_up` does; the ttl is the backstop."""
     arguments = () if known else (UNKNOWN,)
-    ends = call.at + max(GRACE_SECONDS, min(CLEAN_UP_SECONDS, call.ends - call.at))
-    for name, holder in zip(names, holders, strict=True):
-        within = max(GRACE_SECONDS, ends - call.at)
-        try:
-            reply: Reply = yield Ask(
-                RELEASE, (holder, *arguments), within, see_through=True, to=(name,)
-            )
-        except Trouble as trouble:
-            call.at = trouble.at
-            if call.at >= ends:
-                return
-        else:
-            call.at = reply.at
+
+    def asking(name: str, holder: str, within: float) -> Ask:
+        return Ask(RELEASE, (holder, *arguments), within, see_through=True, to=(name,))
+
+    pairs = zip(names, holders, strict=True)
+    yield from call.until_told(*[partial(asking, *each) for each in pairs])
 
 
 def give_up(

@@ -185,13 +185,14 @@ class _Acquiring:
 
     def give_back(self, holder: str, replies: Replies, *, repeated: bool) -> Steps[None]:
         """Release what a round has got, or may get yet, on some nodes."""
+        words = replies.words()
+        got = tuple(node for node, word in enumerate(words) if word == "granted")
         if repeated:  # an earlier request may still be on its way
-            yield from self.call.tell(RELEASE, holder, UNKNOWN, patient=False)
+            yield from self.call.tell(RELEASE, holder, UNKNOWN, again=got, patient=False)
             return
-        words = enumerate(replies.words())
-        nodes = tuple(node for node, word in words if word in ("granted", ""))
+        nodes = tuple(node for node, word in enumerate(words) if word in ("granted", ""))
         if nodes:
-            yield from self.call.tell(RELEASE, holder, nodes=nodes, patient=False)
+            yield from self.call.tell(RELEASE, holder, nodes=nodes, again=got, patient=False)
 
     def held(self, replies: Replies) -> Held:
         """Who holds the lock, as nodes say that have not granted it; no token: nobody, as yet."""

@@ -14,7 +14,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fencing.locks.asking import BaseCall, Pause, Trouble
+from fencing.locks.asking import BaseCall, Pause, Trouble, pause_after
 from fencing.locks.redis.asking import Line, Reply, Signal, Wait
 
 if TYPE_CHECKING:
@@ -226,6 +226,10 @@ def checked(reply: Reply, echo: str) -> Reply | Trouble:
     return reply
 
 
+def _may_answer(came: Came) -> bool:
+    return came is None or (isinstance(came, Trouble) and came.passing)
+
+
 def _words(came: Sequence[Came]) -> list[str]:
     return [each.answer[0] for each in came if isinstance(each, Reply)]
 
@@ -310,28 +314,49 @@ class NodesCall(BaseCall):
         script: Script,
         *arguments: str,
         nodes: tuple[int, ...] | None = None,
+        again: Collection[int] | None = None,
         patient: bool = True,
     ) -> Steps[None]:
-        """Tell nodes something, once, whatever comes of it, and even while being cancelled.
+        """Tell nodes something, whatever comes of it, and even while being cancelled.
+
+        Where one has not answered it is told once more, and while no majority has answered, as
+        often as there is time: a single node that is gone keeps nobody for long.
 
         Args:
             script: Which script.
             *arguments: Its arguments.
             nodes: Which nodes; default: all.
-            patient: Whether those are waited for as well that did not answer before.
+            again: Which of them are told more than once; default: all.
+            patient: Whether those are waited for as well that did not answer before, and are told
+                more than twice.
         """
-        within = min(self.clean_up_seconds, self.quorum.node_timeout)
-        replies: Replies = yield AskNodes(
-            self.quorum,
-            script,
-            arguments,
-            within,
-            None,
-            nodes,
-            see_through=True,
-            patient=patient,
-        )
-        self.at = replies.at
+        ends = self.at + self.clean_up_seconds
+        asked = range(self.quorum.size) if nodes is None else nodes
+        answered = tries = 0
+        while True:
+            replies: Replies = yield AskNodes(
+                self.quorum,
+                script,
+                arguments,
+                min(ends - self.at, self.quorum.node_timeout),
+                None,
+                nodes,
+                see_through=True,
+                patient=patient,
+            )
+            self.at = replies.at
+            tries += 1
+            answered += sum(isinstance(each, Reply) for each in replies.came)
+            asked = nodes = tuple(
+                node
+                for node in asked
+                if (again is None or node in again) and _may_answer(replies.came[node])
+            )
+            patient = patient and answered < self.quorum.majority
+            pause = pause_after(tries)
+            if not nodes or (tries > 1 and not patient) or self.at + pause >= ends:
+                return
+            yield from self.pause(pause, see_through=True)
 
     def stand_in_line(self, *, until: float) -> Steps[None]:
         """Wait for one's turn among those of this process."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fencing.clock import now
 from fencing.locks.asking import Pause, Trouble
-from fencing.locks.performing import go_through, go_through_async, see_through
+from fencing.locks.performing import go_through, go_through_async
 from fencing.locks.redis.asking import Reply
 from fencing.locks.redis.clients import AsyncSibling, Sibling
 from fencing.locks.redis.performing import texts_in
@@ -227,8 +227,7 @@ class AsyncPerformer:
 
         async def perform(step: Step) -> object:
             if isinstance(step, AskNodes):
-                work = self._ask(step, resource)
-                return await (see_through(work) if step.see_through else work)
+                return await self._ask(step, resource)
             if isinstance(step, Pause):
                 await asyncio.sleep(step.seconds)
                 return now()

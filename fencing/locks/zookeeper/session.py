@@ -24,9 +24,10 @@ from fencing.locks.zookeeper.batches import Batch
 from fencing.locks.zookeeper.connecting import Client, Handler, Result, State
 from fencing.locks.zookeeper.names import line_of
 from fencing.locks.zookeeper.requests import outcome_of, sent
+from fencing.locks.zookeeper.trouble import trouble_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from fencing.locks.zookeeper.asking import Operation
 
@@ -147,9 +148,10 @@ class Session:
             self._backlog = deque(item for item in self._backlog if item[0] is not batch)
 
     def sweep(self, parent: str, holder: str, done: Callable[[], object]) -> None:
-        """Remove a holder's nodes, now or with the next connection; say when that is tried.
+        """Remove a holder's nodes, now or with the next connection; say when that is done.
 
-        Nobody may forget it: as long as the session lives, so does a waiter's node.
+        Nobody may forget it: as long as the session lives, so does a waiter's node. What another
+        connection would not help against, or a closed service, is said at once.
         """
         self._notice_fork()
         with self._lock:
@@ -161,7 +163,7 @@ class Session:
         def looked() -> None:
             names = looking.came[1]
             if isinstance(names, BaseException):
-                self._told(holder)
+                self._missed(holder, [names])
             elif isinstance(names, Refused):
                 self._paid(holder)
             else:
@@ -170,13 +172,18 @@ class Session:
                 self.ask(deleting)
 
         def deleted(deleting: Batch) -> None:
-            if any(isinstance(each, BaseException) for each in deleting.came):
-                self._told(holder)
+            failures = [each for each in deleting.came if isinstance(each, BaseException)]
+            if failures:
+                self._missed(holder, failures)
             else:
                 self._paid(holder)
 
         looking = Batch([Sync(parent), Children(parent)], looked)
         self.ask(looking)
+
+    def _missed(self, holder: str, failures: Sequence[BaseException]) -> None:
+        if not all(trouble_of(each, at=0.0).passing for each in failures):
+            self._told(holder)
 
     def _paid(self, holder: str) -> None:
         self._told(holder)
@@ -197,7 +204,9 @@ class Session:
         with self._lock:
             client, self._client = self._client, None
             self._connected, self._lost_at = False, None
-            self._debts.clear()
+            debts = list(self._debts)
+        for holder in debts:
+            self._paid(holder)
         if client is not None:
             # kazoo waits for its connection's end, which a server that says nothing can put off.
             ending = threading.Thread(target=self._end, args=(client,), daemon=True)

@@ -57,7 +57,7 @@ class Play:
                 asked_at, self.at = self.at, self.at + 1
                 answer = self.answers.pop(0)
                 if isinstance(answer, Trouble):
-                    answer.at = self.at
+                    answer.at = self.at = min(self.at, asked_at + step.within)
                     trouble = answer
                 elif isinstance(answer, Signal):
                     sent = Signal(self.at, answer.failed)

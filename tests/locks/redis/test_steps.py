@@ -216,7 +216,7 @@ class TestTrouble:
     def test_the_clean_up_failing_does_not_hide_why(self) -> None:
         play = play_acquire().fail(passing=False)
         with pytest.raises(LockServiceError, match="out of order"):
-            play.fail()
+            play.fail(passing=False)
 
     def test_what_will_not_pass_is_not_tried_again(self) -> None:
         play = play_acquire().fail(passing=False)

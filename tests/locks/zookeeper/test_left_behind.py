@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fencing import AsyncZooKeeperLockService, FencingError
-from fencing.locks import lines
+from fencing import AsyncZooKeeperLockService, FencingError, ZooKeeperLockService
+from fencing.embedded.proxy import TcpProxy
+from fencing.locks import asking, lines
 from fencing.locks.zookeeper import acquiring, performing, session
 from tests.support.interrupting import interrupted_before_line
 from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SECONDS = 20
 
@@ -127,3 +134,52 @@ async def test_an_offset_that_is_none_hides_only_that_resource_s_token(
     assert states["a"].holder == leases["a"].holder
     assert locks.force_release("a")
     leases["b"].release()
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_clean_up_whose_connection_is_lost_is_done_before_the_call_ends(
+    kind: str, zookeeper_url: str, zookeeper_namespace: str, looker: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Whoever learns that his call has ended may end its service at once, or the process."""
+    monkeypatch.setattr(asking, "CLEAN_UP_SECONDS", float(SECONDS))
+
+    def lose_clean_up(locks: Any, proxy: TcpProxy, end: Callable[[], object]) -> None:
+        assert proxy.held.wait(SECONDS)
+        until(lambda: looker.nodes("r"))
+        end()
+        until(lambda: locks._session._debts)
+        proxy.refuse()
+        proxy.release()
+        proxy.accept()
+
+    async def in_asyncio(proxy: TcpProxy) -> None:
+        async with AsyncZooKeeperLockService.from_url(
+            proxy.url, namespace=zookeeper_namespace
+        ) as locks:
+            await (await locks.acquire("r")).release()
+            proxy.hold()
+            task = asyncio.ensure_future(locks.acquire("r", ttl=60)._begin())
+            loop = asyncio.get_running_loop()
+            end = partial(loop.call_soon_threadsafe, task.cancel)
+            losing = asyncio.create_task(asyncio.to_thread(lose_clean_up, locks, proxy, end))
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert looker.nodes("r") == []
+            await losing
+
+    with TcpProxy.to(zookeeper_url) as proxy:
+        if kind == "async":
+            asyncio.run(in_asyncio(proxy))
+            return
+        with ZooKeeperLockService.from_url(proxy.url, namespace=zookeeper_namespace) as locks:
+            locks.acquire("r").release()
+            proxy.hold()
+            me = threading.get_ident()
+            end = partial(signal.pthread_kill, me, signal.SIGINT)
+            losing = threading.Thread(target=lose_clean_up, args=(locks, proxy, end))
+            losing.start()
+            with pytest.raises(KeyboardInterrupt):
+                locks.acquire("r", ttl=60)
+            assert looker.nodes("r") == []
+            losing.join()
