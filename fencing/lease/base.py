@@ -20,10 +20,9 @@ from fencing.lease.trust import MARGIN_SECONDS, margin, trust_ends
 from fencing.request import MAX_TOKEN, MIN_TTL, check_token
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
-    from fencing.lease.ending import Ending
+    from fencing.lease.ending import AsyncEnding, Ending
     from fencing.lease.leases import AsyncGrantor, Grantor
     from fencing.state import LockState
 
@@ -90,7 +89,7 @@ class BaseLease:
     _lost = False
     _expired = False
     _why = ""
-    _ended: Ending | asyncio.Event | None = None  # whoever waits makes it
+    _ended: Ending | AsyncEnding | None = None  # whoever waits makes it
 
     def __init__(
         self,
@@ -233,9 +232,12 @@ class BaseLease:
         with self._lock:
             if self._lost or self._expired:
                 return
-            if not in_background or trusted_until >= self.trusted_until:
+            earlier = trusted_until < self.trusted_until
+            if not (earlier and in_background):
                 self.ttl, self.trusted_until = ttl, trusted_until
             self.trouble = ""
+        if earlier and self._ended is not None:
+            self._ended.wake()  # who waits for the end would sleep past it
         if self.watcher is not None:
             self.watcher.notice(self)
 

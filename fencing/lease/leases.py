@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import math
 from typing import TYPE_CHECKING, NoReturn, Protocol, Self
 
 from fencing.cancelling import CancelledBlock
@@ -11,7 +11,7 @@ from fencing.clock import now
 from fencing.errors import FencingError, LeaseLostError, LockServiceError
 from fencing.interrupts import begins_in_its_try
 from fencing.lease.base import BaseLease
-from fencing.lease.ending import Ending
+from fencing.lease.ending import AsyncEnding, Ending
 from fencing.lease.trust import trust_ends
 from fencing.request import check_ttl
 
@@ -174,14 +174,13 @@ class Lease(BaseLease):
         """
         with self._lock:
             ended = self._ended = self._ended or Ending()
-        give_up = None if timeout is None else now() + timeout
-        while not self.released and not self.lost:
-            pause = self.trusted_until - now()
-            if give_up is not None:
-                if now() >= give_up:
-                    break
-                pause = min(pause, give_up - now())
-            ended.wait(max(0.0, pause))
+        give_up = math.inf if timeout is None else now() + timeout
+
+        def left() -> float:
+            return min(self.trusted_until, give_up) - now()
+
+        while not self.released and not self.lost and now() < give_up:
+            ended.wait(left)
         return self.lost
 
     async def __aenter__(self) -> NoReturn:
@@ -253,7 +252,7 @@ class AsyncLease(BaseLease):
 
     cancel_on_loss = False
     _cancelled_blocks: tuple[CancelledBlock | None, ...] = ()
-    _ended: asyncio.Event | None = None
+    _ended: AsyncEnding | None = None
 
     async def renew(self, ttl: float | None = None) -> None:
         """See :meth:`Lease.renew`."""
@@ -295,17 +294,14 @@ class AsyncLease(BaseLease):
 
     async def wait_lost(self, timeout: float | None = None) -> bool:
         """See :meth:`Lease.wait_lost`."""
-        ended = self._ended = self._ended or asyncio.Event()
-        give_up = None if timeout is None else now() + timeout
-        while not self.released and not self.lost:
-            pause = self.trusted_until - now()
-            if give_up is not None:
-                if now() >= give_up:
-                    break
-                pause = min(pause, give_up - now())
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, pause)):
-                    await ended.wait()
+        ended = self._ended = self._ended or AsyncEnding()
+        give_up = math.inf if timeout is None else now() + timeout
+
+        def left() -> float:
+            return min(self.trusted_until, give_up) - now()
+
+        while not self.released and not self.lost and now() < give_up:
+            await ended.wait(left)
         return self.lost
 
     async def __aenter__(self) -> Self:

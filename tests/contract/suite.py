@@ -240,6 +240,13 @@ class LockServiceContract:
             await lease.release()
         assert lease.lost
 
+    async def test_who_waits_for_a_loss_is_told_of_one_that_comes_earlier(self, locks: Any) -> None:
+        lease = await locks.acquire("r", ttl=3600)
+        waiting = asyncio.ensure_future(lease.wait_lost())
+        await asyncio.sleep(0)  # it waits, at the latest when the answer comes
+        await lease.renew(1)
+        assert await asyncio.wait_for(waiting, 20) is True
+
     async def test_anothers_lock_is_not_released(self, locks: Any, backdoor: Any) -> None:
         lease = await locks.acquire("r", ttl=10)
         backdoor.drop("r")
