@@ -52,7 +52,7 @@ class Answers:
         """Take what has come, and give the next answer; see `feed` and `next`."""
         if not (self.unread or self.skips):
             head, _, rest = data.partition(b"\r\n")
-            if head == b"$%d" % (len(rest) - 2):  # a text, and nothing else
+            if head == b"$%d" % (len(rest) - 2) and rest[1:]:  # a text, and nothing else
                 return rest[:-2]
             if (texts := _texts_alone(data)) is not None:
                 return texts
@@ -136,7 +136,7 @@ class Answers:
 def _texts_alone(data: bytes) -> list[bytes] | None:
     """A list of texts, where that is all that has come: what a script answers nearly always."""
     words = data.split(b"\r\n")
-    texts = words[2::2]  # *size, $length and text each, and nothing behind the last
+    texts = words[2:-1:2]  # *size, $length and text each, and nothing behind the last line
     if words[-1] or words[0] != b"*%d" % len(texts):
         return None
     if words[1:-1:2] != list(map(_SIZE, map(len, texts))):
