@@ -31,6 +31,9 @@ _log = logging.getLogger("fencing")
 
 LeaseT = TypeVar("LeaseT", bound=BaseLease)
 
+_ENDINGS = (KeyboardInterrupt, SystemExit)
+"""What ends an event loop, whoever raises it."""
+
 
 class Record:
     """What a keeper has to do with one lease; the lease holds it, not the other way round."""
@@ -235,18 +238,28 @@ class AsyncKeeper(_Keeper[AsyncLease]):
             self._settle(group, await renewed_async(service, [lease for _, lease in group]))
 
     def _tell_all(self, entries: list[Entry]) -> None:
-        for lease in self._lost_of(entries):
+        lost = self._lost_of(entries)
+        for lease in lost:  # first of all: what is told may raise, or take its time
+            lease.cancel_blocks()
+        endings: list[BaseException] = []
+        for lease in lost:
 
             def call(on_lost: Callable[[Any], object], lease: AsyncLease = lease) -> None:
-                self._call(on_lost, lease)
+                try:
+                    self._call(on_lost, lease)
+                except _ENDINGS as ending:
+                    endings.append(ending)
 
-            lease.cancel_blocks()
             self._tell(lease, call)
+        if endings:
+            raise endings[0]
 
     def _call(self, on_lost: Callable[[Any], object], lease: AsyncLease) -> None:
         try:
             outcome = on_lost(lease)
-        except (Exception, asyncio.CancelledError):  # noqa: BLE001 - the caller's function, on nobody's stack
+        except _ENDINGS:
+            raise
+        except BaseException:  # noqa: BLE001 - the caller's function, on nobody's stack
             _log.exception("on_lost of %s raised", _name(lease))
         else:
             if inspect.isawaitable(outcome):
@@ -262,7 +275,9 @@ def _spawn(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> N
 async def _awaited(outcome: Awaitable[object], lease: AsyncLease) -> None:
     try:
         await outcome
-    except Exception:  # noqa: BLE001 - the caller's function, on nobody's stack
+    except (*_ENDINGS, asyncio.CancelledError):
+        raise
+    except BaseException:  # noqa: BLE001 - the caller's function, on nobody's stack
         _log.exception("on_lost of %s raised", _name(lease))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from fencing import AsyncLease
+
+
+class Unlike(BaseException):
+    """No Exception, as what a failing check of pytest's raises is none."""
 
 
 @pytest.fixture
@@ -161,6 +166,45 @@ async def test_the_innermost_block_of_the_lease_turns_the_cancellation_into_the_
     assert asyncio.current_task().cancelling() == 0
 
 
+async def test_blocks_are_cancelled_before_anybody_is_told_of_losses(locks):
+    told = []
+
+    def on_lost(lease):
+        told.append(task.cancelling())
+        raise Unlike
+
+    async def work():
+        first = await locks.acquire("first", ttl=60, on_lost=on_lost)
+        async with locks.acquire("r", ttl=60, cancel_on_loss=True) as lease:
+            run_out(first)
+            run_out(lease)
+            await asyncio.sleep(60)
+
+    task = asyncio.current_task()
+    with pytest.raises(LeaseExpiredError):
+        await work()
+    assert told == [1]
+
+
+def test_what_ends_an_event_loop_ends_it_when_all_are_told(redis_url, redis_namespace):
+    told = []
+
+    def on_lost(lease):
+        told.append(lease.resource)
+        sys.exit(7)
+
+    async def work():
+        async with AsyncRedisLockService.from_url(redis_url, namespace=redis_namespace) as locks:
+            leases = [await locks.acquire(name, ttl=60, on_lost=on_lost) for name in ("a", "b")]
+            for lease in leases:
+                run_out(lease)
+            await asyncio.sleep(60)
+
+    with asyncio.Runner() as runner, pytest.raises(SystemExit, match="7"):
+        runner.run(work())
+    assert told == ["a", "b"]
+
+
 async def test_a_coroutine_function_is_awaited(locks):
     told = asyncio.Event()
 
@@ -175,13 +219,15 @@ async def test_a_coroutine_function_is_awaited(locks):
     assert lease.lost
 
 
-async def test_what_a_coroutine_function_raises_is_logged(locks, caplog):
+@pytest.mark.parametrize("error", [ZeroDivisionError, Unlike])
+async def test_what_a_coroutine_function_raises_is_logged(locks, caplog, error):
     async def on_lost(lease):
-        raise ZeroDivisionError
+        raise error
 
     lease = await locks.acquire("r", ttl=0.1, on_lost=on_lost)
     until = now() + 20
-    while "ZeroDivisionError" not in caplog.text:
+    while "on_lost of the lease on 'r' (token 1) raised" not in caplog.text:
         assert now() < until
         await asyncio.sleep(0.01)
+    assert error.__name__ in caplog.text
     assert lease.lost

@@ -34,14 +34,22 @@ class Lost:
 
     def __init__(self) -> None:
         self.calls: list[tuple[BaseLease, float, str]] = []
-        self._came = threading.Event()
+        self._came = threading.Semaphore(0)
 
     def __call__(self, lease: BaseLease) -> None:
         self.calls.append((lease, now(), threading.current_thread().name))
-        self._came.set()
+        self._came.release()
 
     async def wait(self) -> None:
-        assert await in_thread(self._came.wait, PATIENCE)
+        """Wait until it is called; each time for one call more."""
+        assert await in_thread(self._came.acquire, timeout=PATIENCE)
+
+
+def run_out(*leases: Any) -> None:
+    """Have the trust in leases end now, and be looked at together."""
+    for lease in map(own, leases):
+        lease.trusted_until = now()
+        lease.watcher.notice(lease)
 
 
 TTL = 2.0
@@ -230,6 +238,26 @@ async def test_what_on_lost_raises_is_logged_and_stops_nobody(locks, caplog):
     assert one.lost
     assert other.lost
     assert "ZeroDivisionError" in caplog.text
+
+
+class Unlike(BaseException):
+    """No Exception, as what a failing check of pytest's raises is none."""
+
+
+async def test_what_on_lost_raises_keeps_nobody_of_the_same_moment_from_being_told(locks, caplog):
+    def fails(lease):
+        raise Unlike
+
+    lost = Lost()
+    leases = [
+        await locks.acquire(str(n), ttl=60, on_lost=on_lost)
+        for n, on_lost in enumerate([fails, lost, lost])
+    ]
+    run_out(*leases)
+    await lost.wait()
+    await lost.wait()
+    assert [call[0] for call in lost.calls] == [own(lease) for lease in leases[1:]]
+    assert "Unlike" in caplog.text
 
 
 async def test_a_slow_on_lost_stops_no_renewal(locks, redis_client, redis_namespace):
