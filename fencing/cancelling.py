@@ -7,6 +7,7 @@ outside is told from ours even when both came, and one that was swallowed is not
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ class CancelledBlock:
         """Cancel its task, unless that was done."""
         if not self._cancelled:
             self._cancelled = True
-            self._task.cancel()
+            with contextlib.suppress(RuntimeError):  # its loop is closed: it does not go on anyway
+                self._task.cancel()
 
     def end(self, body: BaseException | None) -> bool:
         """The block has ended, with this exception; whether our cancellation, alone, ended it."""

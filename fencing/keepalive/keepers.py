@@ -217,7 +217,11 @@ class AsyncKeeper(_Keeper[AsyncLease]):
     async def aclose(self) -> None:
         """See :meth:`Keeper.close`."""
         _say_closed(self._renewals.clear())
-        tasks = list(self._tasks)
+        # Those of an event loop that was closed meanwhile do not go on, and cannot be cancelled.
+        for held in (self._tasks, self._told):
+            held.difference_update([task for task in held if task.get_loop().is_closed()])
+        loop = asyncio.get_running_loop()
+        tasks = [task for task in self._tasks if task.get_loop() is loop]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis.asyncio
 
+from fencing.clock import now
 from fencing.embedded.cluster import ValkeyCluster
+from fencing.keepalive.keepers import keeper_of
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from fencing.locks.redis.scripts import keys_of
 from tests.support.processes import ChildProcess
@@ -71,6 +73,84 @@ def wait_in_two_loops(parent: Parent, url: str, namespace: str) -> None:
     others.close()
 
 
+class Stuck(AsyncRedisLockService):
+    """Its renewals are never answered, once `begun` is there to be told of them."""
+
+    begun: asyncio.Event | None = None
+
+    async def renew_many(self, *args: Any, **kwargs: Any) -> Any:
+        if self.begun is None:
+            return await super().renew_many(*args, **kwargs)
+        self.begun.set()
+        return await asyncio.Event().wait()
+
+
+async def renew(lease: Any) -> None:
+    """Have it renewed, and wait until it was."""
+    end = lease.trusted_until
+    keeper_of(lease).confirm(lease)
+    async with asyncio.timeout(20):
+        while lease.trusted_until == end:  # noqa: ASYNC110 - nobody tells of it
+            await asyncio.sleep(0.002)
+
+
+def close_behind_a_loop_that_was_renewing(parent: Parent, url: str, namespace: str) -> None:
+    locks = Stuck.from_url(url, namespace=namespace)
+
+    async def leave_one_behind() -> Any:
+        locks.begun = asyncio.Event()
+        lease = await locks.acquire("r", ttl=60, keepalive=True)
+        keeper_of(lease).confirm(lease)
+        await locks.begun.wait()
+        locks.begun = None
+        return lease
+
+    async def use() -> None:
+        lease = await locks.acquire("another", ttl=60, keepalive=True)
+        await renew(lease)
+        await locks.aclose()
+        parent.report("closed", in_use=len(keeper_of(lease)._tasks))
+        parent.wait_for("close again")
+        await locks.aclose()
+
+    loop = asyncio.new_event_loop()
+    left_behind = loop.run_until_complete(leave_one_behind())
+    loop.close()
+    asyncio.run(use())
+    parent.report("done", token=left_behind.token)
+
+
+def lose_behind_a_loop_that_had_a_block(parent: Parent, url: str, namespace: str) -> None:
+    locks = AsyncRedisLockService.from_url(url, namespace=namespace)
+
+    async def leave_one_behind() -> Any:
+        entered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        async def work() -> None:
+            async with locks.acquire("r", ttl=60, cancel_on_loss=True) as lease:
+                entered.set_result(lease)
+                await asyncio.Event().wait()
+
+        task = asyncio.ensure_future(work())
+        return task, await entered
+
+    async def use() -> None:
+        told = asyncio.Event()
+        lease = await locks.acquire("other", ttl=60, on_lost=lambda _: told.set())
+        for each in (left_behind, lease):  # looked at together
+            each.trusted_until = now()
+            each.watcher.notice(each)
+        async with asyncio.timeout(20):
+            await told.wait()
+        await locks.aclose()
+
+    loop = asyncio.new_event_loop()
+    task, left_behind = loop.run_until_complete(leave_one_behind())
+    loop.close()
+    asyncio.run(use())
+    parent.report("done", left_behind=not task.done(), lost=left_behind.lost)
+
+
 def wait_in_a_forked_child(parent: Parent, url: str, namespace: str) -> None:
     locks = AsyncRedisLockService.from_url(url, namespace=namespace)
     others = RedisLockService.from_url(url, namespace=namespace)
@@ -126,6 +206,26 @@ def test_who_was_left_behind_in_a_closed_loop_stands_in_no_line(
     with ChildProcess(wait_in_two_loops, redis_url, redis_namespace) as child:
         child.wait_for("acquired")
         assert child.wait_for("done")["left_behind"]
+        child.check()
+
+
+def test_a_renewal_that_a_closed_loop_was_at_keeps_nobody_from_closing(
+    redis_url: str, redis_namespace: str
+) -> None:
+    with ChildProcess(close_behind_a_loop_that_was_renewing, redis_url, redis_namespace) as child:
+        assert child.wait_for("closed")["in_use"] == 0
+        child.tell("close again")
+        child.wait_for("done")
+        child.check()
+
+
+def test_a_block_in_a_closed_loop_keeps_nobody_from_being_told_of_a_loss(
+    redis_url: str, redis_namespace: str
+) -> None:
+    with ChildProcess(lose_behind_a_loop_that_had_a_block, redis_url, redis_namespace) as child:
+        done = child.wait_for("done", timeout=40)
+        assert done["left_behind"]
+        assert done["lost"]
         child.check()
 
 
