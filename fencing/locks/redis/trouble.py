@@ -82,7 +82,10 @@ _MEANINGS: list[tuple[type[BaseException], str, bool, str]] = [
         ),
     ),
     (redis.exceptions.NoPermissionError, "", False, _NO_PERMISSION),
-    (redis.ResponseError, "ACL failure in script", False, _NO_PERMISSION),
+    *(
+        (redis.ResponseError, text, False, _NO_PERMISSION)
+        for text in ("ACL failure in script", "The user executing the script can't")  # of 7.0
+    ),
     (
         redis.exceptions.BusyLoadingError,
         "",

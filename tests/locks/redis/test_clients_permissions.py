@@ -25,6 +25,7 @@ from fencing.locks.redis.permissions import (
     WHILE_MOVING,
     acl_rules,
 )
+from fencing.locks.redis.trouble import trouble_of
 from fencing.request import MAX_TOKEN
 from tests.contract.facade import ThreadedLocks
 
@@ -101,6 +102,50 @@ async def use(services: list[Any]) -> None:
         except LockServiceError as error:
             if "has reached 2**53 - 1" not in str(error):
                 raise
+
+
+SAID = {
+    "of Redis 7.0": [
+        "NOPERM this user has no permissions to run the 'eval' command",
+        "NOPERM this user has no permissions to access one of the keys used as arguments",
+        (
+            "ERR The user executing the script can't run this command or subcommand script: "
+            "d3c21d0c2b9ca22f82737626a27bcaf5d288f99f, on @user_script:1."
+        ),
+        (
+            "ERR The user executing the script can't access at least one of the keys mentioned in "
+            "the command arguments script: 00ddb0c1a858ec65cc8603fe1776212f207c81b4, "
+            "on @user_script:1."
+        ),
+        (
+            "ERR The user executing the script can't publish to the channel mentioned in the "
+            "command script: 61eab992dc94c5099d07748f1fd9475f57e3bfdf, on @user_script:1."
+        ),
+    ],
+    "of Redis 7.2 and Valkey": [
+        "NOPERM User u has no permissions to run the 'eval' command",
+        "NOPERM No permissions to access a key",
+        (
+            "ERR ACL failure in script: User u has no permissions to run the 'get' command script: "
+            "on @user_script:1."
+        ),
+        "ERR ACL failure in script: No permissions to access a key script: on @user_script:1.",
+        "ERR ACL failure in script: No permissions to access a channel script: on @user_script:1.",
+    ],
+}
+
+
+@pytest.mark.parametrize("connection", [redis.Connection, redis.asyncio.Connection])
+@pytest.mark.parametrize("server", SAID)
+def test_what_is_missing_is_told_as_such_however_the_server_says_it(
+    server: str, connection: type
+) -> None:
+    parse: Any = connection()._parser.parse_error  # type: ignore[attr-defined]
+    for said in SAID[server]:
+        trouble = trouble_of(parse(said), at=0.0)
+        assert not trouble.passing
+        assert "lacks a permission (NOPERM)" in str(trouble)
+        assert "`fencing verify` says which" in str(trouble)
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
