@@ -28,6 +28,7 @@ __all__ = [
     "check_seconds",
     "check_token",
     "check_ttl",
+    "count_in",
 ]
 
 MAX_RESOURCE_BYTES = 512
@@ -35,6 +36,8 @@ MAX_RESOURCE_BYTES = 512
 
 MAX_TOKEN = 2**53 - 1
 """Largest fencing token: above it a Lua number, which is a double, cannot count by one."""
+
+_TOKEN_DIGITS = len(str(MAX_TOKEN))
 
 MIN_TTL = 0.01
 """Shortest lease, in seconds: below it nothing is left of the trust once the margin is taken."""
@@ -287,6 +290,17 @@ def check_token(token: int) -> int:
     if not 1 <= token <= MAX_TOKEN:
         raise ValueError(f"a fencing token must be from 1 to 2**53 - 1, not {token!r}")
     return token
+
+
+def count_in(text: str) -> int | None:
+    """The number in a text, if it is from 0 to 2**53 - 1, as tokens are; ``None``: it is no such.
+
+    For what may have been written by others: ``int()`` raises where there are thousands of digits.
+    """
+    if not (len(text) <= _TOKEN_DIGITS and text.isascii() and text.isdecimal()):
+        return None
+    count = int(text)
+    return count if count <= MAX_TOKEN else None
 
 
 def check_ttl(ttl: float) -> float:

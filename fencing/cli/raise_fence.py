@@ -10,16 +10,17 @@ from fencing.cli.failing import failing_in_one_line
 
 __all__ = ["raise_fence"]
 
-MAX_TOKEN = 2**53 - 1
-
 
 def read_token(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
     """A token; what is none is not repeated, since it may be a URL that is in the wrong place."""
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= MAX_TOKEN:
+    from fencing.request import count_in
+
+    token = count_in(text)
+    if not token:
         raise click.BadParameter(
             "it must be a whole number from 1 to 2^53 - 1, and come last: URL RESOURCE TOKEN"
         )
-    return int(text)
+    return token
 
 
 def check_number(_context: click.Context, _parameter: click.Parameter, seconds: float) -> float:

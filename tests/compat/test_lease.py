@@ -355,6 +355,20 @@ class TestRaise:
             await lock.raise_token(41)
         assert lock.lease.lost
 
+    @pytest.mark.parametrize("written", [str(MAX_TOKEN + 1), "9" * 5000])
+    async def test_a_counter_that_somebody_else_has_set_too_high(
+        self, locks: Locks, name: str, fence_key: str, redis_client: redis.Redis, written: str
+    ) -> None:
+        lock = locks(name, timeout=20)
+        await lock.acquire()
+        redis_client.hset(fence_key, "token", written)
+        with pytest.raises(LockError, match=r"2\*\*53|no answer to what was asked"):
+            await lock.raise_token(41)
+        assert lock.lease.token == 1
+        state = lock.lease.service.inspect(name)
+        state = await state if inspect.isawaitable(state) else state
+        assert state.counter is None
+
     @pytest.mark.parametrize("floor", [-1, MAX_TOKEN, "7"])
     async def test_a_floor_that_is_none(self, locks: Locks, name: str, floor: Any) -> None:
         lock = locks(name, timeout=20)

@@ -117,6 +117,14 @@ def call(*arguments):
     return CliRunner().invoke(main, ["raise", *arguments])
 
 
+@pytest.mark.parametrize("token", ["0", str(FAR + 1), "9" * 5000, "seven", "\u0667"])
+def test_a_token_that_is_none_is_not_repeated(token):
+    result = call("postgresql://localhost/database", "a", token)
+    assert result.exit_code == 2
+    assert "a whole number from 1 to 2^53 - 1" in result.output
+    assert token not in result.output.replace("from 1 to 2^53 - 1", "")
+
+
 def test_the_command_says_both(owner, fenced_database):
     name = make_url(fenced_database).database
     admit(owner, 5, resource="a")

@@ -28,7 +28,7 @@ from redis.exceptions import LockError, LockNotOwnedError
 from fencing.compat.redis.model import GiveBack, Grant, Reply, Run
 from fencing.lease import trust_ends
 from fencing.locks.redis.scripts import Script
-from fencing.request import MAX_TTL, check_floor, check_token
+from fencing.request import MAX_TOKEN, MAX_TTL, check_floor, count_in
 from fencing.state import LockState
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ __all__ = ["Steps", "acquire", "extend", "inspect", "raise_token", "release"]
 
 T = TypeVar("T")
 
-_NUMBER = re.compile(r"-?\d+", re.ASCII)
+_NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)  # of 64 bits, as Redis counts
 _UNUSABLE = {
     "exhausted": "is at 2**53 - 1, above which tokens could repeat",
     "garbled": "is not a number from 0 upwards",
@@ -85,7 +85,7 @@ def acquire(
         )
         token = _fact(name, holder, reply, "granted", "held")
         if token is not None:
-            check_token(token)
+            _check(name, token)
             if ttl is None or reply.at < reply.asked_at + ttl:
                 return Grant(value, holder, token, ttl, reply.asked_at)
             yield from _give_back(memory, giving_back)
@@ -183,6 +183,7 @@ def raise_token(name: object, held: Held, floor: int) -> Steps[None]:
             "Cannot raise the fencing token of a lock that's no longer owned",
             lock_name=name,  # type: ignore[arg-type]  # see release
         )
+    _check(name, token)
     lease.note_token(token)
 
 
@@ -191,7 +192,7 @@ def inspect(name: object, grant: Grant, resource: str) -> Steps[LockState]:
     reply: Reply = yield Run(INSPECT, grant.value, grant.holder, ())
     match reply.answer:
         case [found, echoed, counter, *left] if echoed == grant.holder:
-            issued = int(counter) if _NUMBER.fullmatch(counter) else None
+            issued = count_in(counter)
             mine = found == "mine"
             return LockState(
                 resource=resource,
@@ -221,15 +222,24 @@ def _fact(name: object, holder: str, reply: Reply, yes: str, no: str) -> int | N
             if found == no:
                 return None
             if found in _UNUSABLE:
-                raise LockError(
-                    f"no fencing token can be issued for the lock {name!r}: its counter "
-                    f"{_UNUSABLE[found]}; set the field 'token' of the hash beside the lock back "
-                    "to the last token that was issued",
-                    lock_name=name,  # type: ignore[arg-type]  # see release
-                )
+                raise _unusable(name, found)
             if found == yes and (not facts or _NUMBER.fullmatch(facts[0])):
                 return int(facts[0]) if facts else 0
     raise _nonsense(name, reply)
+
+
+def _check(name: object, token: int) -> None:
+    """Refuse what is no token: somebody else has written the counter."""
+    if not 1 <= token <= MAX_TOKEN:
+        raise _unusable(name, "garbled" if token < 1 else "exhausted")
+
+
+def _unusable(name: object, found: str) -> LockError:
+    return LockError(
+        f"no fencing token can be issued for the lock {name!r}: its counter {_UNUSABLE[found]}; "
+        "set the field 'token' of the hash beside the lock back to the last token that was issued",
+        lock_name=name,  # type: ignore[arg-type]  # see release
+    )
 
 
 def _nonsense(name: object, reply: Reply) -> LockError:

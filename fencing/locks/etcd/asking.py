@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fencing.locks.asking import BaseCall, Pause, Trouble
 from fencing.locks.etcd import requests
 from fencing.locks.etcd.answers import EXISTS, Kv, Reply, Transacted, transacted
-from fencing.request import MAX_TOKEN
+from fencing.request import MAX_TOKEN, count_in
 
 if TYPE_CHECKING:
     from fencing.errors import LockServiceError
@@ -253,13 +253,14 @@ class Call(BaseCall):
         """What is added to revisions."""
         if offset is None:
             return 0
-        if not (offset.value.isascii() and offset.value.isdigit()):
+        count = count_in(offset.value.decode(errors="replace"))
+        if count is None:
             raise self.error(
-                f"the offset of its tokens is {offset.value[:40]!r} and no number, so no token can "
-                "be issued; something else has written the key: set it back to a number with "
-                "which tokens are above all that were issued"
+                f"the offset of its tokens is {offset.value[:40]!r} and no number up to 2**53 - 1, "
+                "so no token can be issued; something else has written the key: set it back to a "
+                "number with which tokens are above all that were issued"
             )
-        return int(offset.value)
+        return count
 
     def not_ours(self, key: bytes) -> LockServiceError:
         """The error for a key whose value is no place's."""

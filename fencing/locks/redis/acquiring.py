@@ -16,6 +16,7 @@ from fencing.locks.redis.asking import Call
 from fencing.locks.redis.durability import PLAIN, Durability
 from fencing.locks.redis.scripts import ACQUIRE, milliseconds
 from fencing.locks.redis.waiting import Belief, pause, record_of
+from fencing.request import count_in
 
 if TYPE_CHECKING:
     from fencing.locks.outcome import Outcome
@@ -206,7 +207,7 @@ def held_of(call: Call, reply: Reply, facts: list[str], *, waited: float) -> Hel
     """
     match reply.answer[0], facts:
         case "held", [left, token, owner]:
-            return Held(int(left) / 1000, token, owner, waited)
+            return Held(int(left) / 1000, token if count_in(token) else "", owner, waited)
         case "endless", _:
             raise call.error(
                 "the lock's key has no expiry, so nobody would ever be granted it: it was not "

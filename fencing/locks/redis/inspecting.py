@@ -18,7 +18,7 @@ from fencing.locks.redis.scripts import (
     pattern_of,
     resource_of_key,
 )
-from fencing.request import MAX_TOKEN
+from fencing.request import MAX_TOKEN, count_in
 from fencing.state import LockState
 
 if TYPE_CHECKING:
@@ -88,10 +88,7 @@ def _state(resource: str, value: str, left: str, counter: str, waiters: str) -> 
 
 
 def _count(counter: str) -> int | None:
-    if not counter:
-        return 0
-    counts = counter.isascii() and counter.isdecimal() and int(counter) <= MAX_TOKEN
-    return int(counter) if counts else None
+    return count_in(counter) if counter else 0
 
 
 def next_page(

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Generic
 from fencing.lease import trust_ends
 from fencing.locks.asking import ATTEMPT_SECONDS
 from fencing.locks.lines import TURN, Box, BoxT, Lines, Message
-from fencing.request import MAX_TOKEN
+from fencing.request import MAX_TOKEN, count_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -132,10 +132,12 @@ class Belief:
         """Another holds the lock.
 
         Args:
-            token: The one it holds it under; empty where it could not be read.
+            token: The one it holds it under; empty, or any text, where that could not be read.
             asked_at: When the request was sent that says so (:func:`fencing.clock.now`, seconds).
         """
-        seen = int(token) if token else MAX_TOKEN
+        seen = count_in(token)
+        if seen is None:
+            seen = MAX_TOKEN
         if self.asked_at > -math.inf and seen < self._newest:
             # Redis has lost its counter. What was said before of greater tokens is worth nothing,
             # and cannot be told from what is said now: nothing is believed any more.

@@ -36,7 +36,7 @@ from fencing.locks.redis.asking import UNKNOWN
 from fencing.locks.redis.scripts import milliseconds
 from fencing.locks.redlock.asking import NodesCall, Wanted
 from fencing.locks.redlock.scripts import ACCEPT, LOCK, RELEASE
-from fencing.request import MAX_TOKEN
+from fencing.request import MAX_TOKEN, count_in
 
 if TYPE_CHECKING:
     from fencing.locks.outcome import Outcome
@@ -204,7 +204,7 @@ class _Acquiring:
         lefts: list[float] = [0.0] * len(replies.facts("granted"))
         for left, token, other, owner in replies.facts("held"):
             lefts.append(int(left) / 1000)
-            holders.setdefault(other, []).append((int(left) / 1000, int(token or 0), owner))
+            holders.setdefault(other, []).append((int(left) / 1000, count_in(token) or 0, owner))
         waited = call.at - self.started_at
         # When so many have let go that a majority is free.
         lefts = sorted(lefts)[: call.quorum.majority]
@@ -283,10 +283,10 @@ def accepted(
 
 def counter_in(call: NodesCall, facts: list[str]) -> int:
     """The counter that an answer carries."""
-    counter = facts[0] if facts else ""
-    if not (counter.isascii() and counter.isdecimal() and int(counter) <= MAX_TOKEN):
+    counter = count_in(facts[0]) if facts else None
+    if counter is None:
         raise call.error(_GARBLED)
-    return int(counter)
+    return counter
 
 
 _ENDLESS = (

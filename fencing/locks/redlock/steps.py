@@ -30,7 +30,7 @@ from fencing.locks.redlock.asking import (
     trouble_of_nodes,
 )
 from fencing.locks.redlock.scripts import RELEASE, RENEW
-from fencing.request import MAX_TOKEN
+from fencing.request import MAX_TOKEN, count_in
 from fencing.state import LockState
 
 if TYPE_CHECKING:
@@ -245,10 +245,7 @@ def _state(quorum: Quorum, resource: str, found: list[list[str]]) -> LockState:
 
 
 def _count(counter: str) -> int | None:
-    if not counter:
-        return 0
-    counts = counter.isascii() and counter.isdecimal() and int(counter) <= MAX_TOKEN
-    return int(counter) if counts else None
+    return count_in(counter) if counter else 0
 
 
 def end_anyones(resource: str, *, nonce: str, quorum: Quorum, started_at: float) -> Steps[bool]:

@@ -351,7 +351,7 @@ def test_an_offset_that_was_raised_meanwhile_is_looked_at_again():
     assert lease.token == 507
 
 
-@pytest.mark.parametrize("value", [b"", b"-1", b"many", b"9" * 20])
+@pytest.mark.parametrize("value", [b"", b"-1", b"many", b"9" * 20, b"9" * 5000])
 def test_an_offset_that_makes_no_sense(value):
     garbled = {**offset(0), "value": text(value)}
     with pytest.raises(LockServiceError, match="token"):

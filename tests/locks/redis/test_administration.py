@@ -11,9 +11,10 @@ import redis
 import redis.asyncio
 
 from fencing.embedded.cluster import ValkeyCluster
-from fencing.errors import LockServiceError
+from fencing.errors import LockNotAcquiredError, LockServiceError
 from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from fencing.locks.redis.scripts import keys_of, pattern_of, resource_of_key
+from fencing.request import MAX_TOKEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -158,12 +159,29 @@ class TestOddLocks:
         assert caught.value.resource == "r"
         assert lock_value("r") == "somebody"
 
+    @pytest.mark.parametrize("digits", [17, 5000])
+    async def test_a_foreign_number_instead_of_a_token_is_waited_for(
+        self, locks: Any, redis_client: redis.Redis, redis_namespace: str, digits: int
+    ) -> None:
+        lock = keys_of(redis_namespace, "r")[0]
+        redis_client.set(lock, f"{'9' * digits}:ab:somebody", px=60_000)
+        assert (await locks.inspect("r")).token is None
+        for acquire in (
+            locks.acquire("r", blocking_timeout=0.01),
+            locks.acquire_all(["r", "another"], blocking_timeout=0.01),
+        ):
+            with pytest.raises(LockNotAcquiredError, match=r"somebody \(token unknown\)"):
+                await acquire
+        redis_client.delete(lock)
+        await (await locks.acquire("r")).release()
+
     async def test_a_foreign_counter(
         self, locks: Any, redis_client: redis.Redis, redis_namespace: str
     ) -> None:
         counter = keys_of(redis_namespace, "r")[1]
-        redis_client.set(counter, "many")
-        assert (await locks.inspect("r")).counter is None
+        for value in ("many", "-1", str(MAX_TOKEN + 1), "9" * 5000):
+            redis_client.set(counter, value)
+            assert (await locks.inspect("r")).counter is None
         redis_client.delete(counter)
         redis_client.hset(counter, "a", "b")
         assert (await locks.inspect("r")).counter is None
