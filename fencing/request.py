@@ -321,18 +321,24 @@ def check_ttl(ttl: float) -> float:
 _host_name = cache(socket.gethostname)  # which asks the system
 
 
+def _printable(character: str) -> str:
+    return character if character.isprintable() else repr(character)[1:-1]
+
+
 class _Here(threading.local):
     """What is to be known of each thread, and asked for once.
 
     Attributes:
-        label: Host, process and thread, for people; as the thread was called then.
+        label: Host, process and thread, for people; as the thread was called then, but printable:
+            its name may be any text, also one that no server takes.
     """
 
     def __init__(self) -> None:
         self.notice()
 
     def notice(self) -> None:
-        self.label = f"{_host_name()}:{os.getpid()}:{threading.current_thread().name}"
+        label = f"{_host_name()}:{os.getpid()}:{threading.current_thread().name}"
+        self.label = label if label.isprintable() else "".join(map(_printable, label))
 
 
 _here = _Here()

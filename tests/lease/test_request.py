@@ -83,6 +83,20 @@ def test_an_owner_is_by_default_a_host_a_process_and_a_thread():
     assert labels == [ours, ours, f"{host}:{pid}:Worker_0"]
 
 
+def test_the_default_owner_can_be_printed_and_sent_whatever_the_thread_is_called():
+    labels = []
+    for name in ("a\ud800b", "a\0b", "a\r\n\x1b[2Jb", "Zoë 'x' \\ 線程"):
+        thread = threading.Thread(target=lambda: labels.append(label()), name=name)
+        thread.start()
+        thread.join()
+    ours = f"{socket.gethostname()}:{os.getpid()}:"
+    assert labels == [
+        rf"{ours}a\ud800b", rf"{ours}a\x00b", rf"{ours}a\r\n\x1b[2Jb", rf"{ours}Zoë 'x' \ 線程",
+    ]  # fmt: skip
+    for each in labels:
+        assert AcquireRequest(resource="x", owner=each).owner_label == each
+
+
 def test_a_forked_child_is_another_owner():
     label()  # the parent knows its own
     reading, writing = os.pipe()
