@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.parametrize("kind", ["sync", "async"])
 
-TTL = 1.5
+TTL = 2.0
+"""Of leases that are kept alive, in seconds: a busy machine may do nothing for a second."""
+
 SECONDS = 20
 
 
@@ -45,7 +47,7 @@ async def test_leases_outlive_their_ttl_while_a_node_is_down(
 ) -> None:
     leases = [await locks.acquire(f"r{n}", ttl=TTL, keepalive=True) for n in range(5)]
     nodes[0].kill()
-    assert await hold_on(leases[0], 2 * TTL)
+    assert await hold_on(leases[0], 1.6 * TTL)
     assert [await lease.owned() for lease in leases] == [True] * 5
     for lease in leases:
         await lease.release()
@@ -58,7 +60,7 @@ async def test_a_node_that_hangs_keeps_no_lease_from_being_renewed(
         async with service(kind, [proxy, *nodes[1:]], namespace) as locks:
             lease = await locks.acquire("r", ttl=TTL, keepalive=True)
             proxy.hold()
-            assert await hold_on(lease, 2 * TTL)
+            assert await hold_on(lease, 1.6 * TTL)
             await lease.release()
 
 
