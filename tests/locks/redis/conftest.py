@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fencing.embedded.proxy import TcpProxy
-from fencing.locks.redis import AsyncRedisLockService, RedisLockService
+from fencing.locks.asking import BaseCall
+from fencing.locks.redis import AsyncRedisLockService, RedisLockService, together
 from fencing.locks.redis.scripts import keys_of
 from tests.contract.facade import ThreadedLocks
 from tests.locks.redis.waiting import Server
@@ -46,6 +47,13 @@ async def locks(
             await (await locks.acquire("warm up")).release()
             proxy.reset_counts()
             yield locks
+
+
+@pytest.fixture
+def _patient_clean_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clean-up does not give up while a test looks at it, however busy the machine is."""
+    monkeypatch.setattr(BaseCall, "clean_up_seconds", 20.0)
+    monkeypatch.setattr(together, "GRACE_SECONDS", 20.0)  # of several locks at once
 
 
 @pytest.fixture

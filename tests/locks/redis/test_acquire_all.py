@@ -141,6 +141,7 @@ class TestFaults:
         assert lock_value("a") is None
         assert lock_value("b") == "7:abcd:the thief"
 
+    @pytest.mark.usefixtures("_patient_clean_up")
     async def test_silence_ends_and_leaves_nothing(
         self, locks: Any, proxy: TcpProxy, lock_value: LookUp
     ) -> None:

@@ -26,11 +26,16 @@ if TYPE_CHECKING:
 LookUp = Any  # the fixture `lock_value`: from a resource to what Redis has under its lock
 
 
-async def clean_up_begins(proxy: TcpProxy) -> None:
-    """Wait for the new connection that takes the place of the one in an unknown state."""
-    before = proxy.connections
-    while proxy.connections == before:  # noqa: ASYNC110 - the proxy only counts
-        await asyncio.sleep(0.001)
+async def clean_up_begins(proxy: TcpProxy, before: int) -> None:
+    """Wait for the new connection that takes the place of the one in an unknown state.
+
+    Args:
+        proxy: Where it is made.
+        before: How many there were before anything had gone wrong.
+    """
+    async with asyncio.timeout(20):
+        while proxy.connections == before:  # noqa: ASYNC110 - the proxy only counts
+            await asyncio.sleep(0.001)
 
 
 class TestLostReplies:
@@ -49,14 +54,16 @@ class TestLostReplies:
 class TestSilence:
     """Redis takes requests, and answers none. Without a limit of its own a call would hang."""
 
+    @pytest.mark.usefixtures("_patient_clean_up")
     async def test_the_lock_is_free_when_the_answer_was_only_late(
         self, locks: Any, proxy: TcpProxy, lock_value: LookUp
     ) -> None:
         proxy.hold()
+        before = proxy.connections
         waiting = asyncio.ensure_future(locks.acquire("r", ttl=60, blocking_timeout=0.3)._begin())
         await happened(proxy.held)
         assert lock_value("r") is not None
-        await clean_up_begins(proxy)
+        await clean_up_begins(proxy, before)
         proxy.release()
         with pytest.raises(LockServiceError):
             await waiting
@@ -133,15 +140,17 @@ class TestCancellation:
                 cancelled += outcome is not None
         assert list(redis_client.scan_iter(f"{redis_namespace}:*:lock")) == []
 
+    @pytest.mark.usefixtures("_patient_clean_up")
     async def test_twice_does_not_stop_the_clean_up(
         self, async_locks: AsyncRedisLockService, proxy: TcpProxy, lock_value: LookUp
     ) -> None:
         proxy.hold()
+        before = proxy.connections
         task = asyncio.ensure_future(async_locks.acquire("r", ttl=60)._begin())
         await happened(proxy.held)
         assert lock_value("r") is not None
         task.cancel()
-        await clean_up_begins(proxy)
+        await clean_up_begins(proxy, before)
         task.cancel()
         await asyncio.sleep(0)
         assert not task.done()
@@ -150,15 +159,17 @@ class TestCancellation:
             await task
         assert lock_value("r") is None
 
+    @pytest.mark.usefixtures("_patient_clean_up")
     async def test_during_the_clean_up_after_trouble_is_passed_on(
         self, async_locks: AsyncRedisLockService, proxy: TcpProxy, lock_value: LookUp
     ) -> None:
         proxy.hold()
+        before = proxy.connections
         task = asyncio.ensure_future(
             async_locks.acquire("r", ttl=60, blocking_timeout=0.1)._begin()
         )
         await happened(proxy.held)
-        await clean_up_begins(proxy)
+        await clean_up_begins(proxy, before)
         task.cancel()
         proxy.release()
         with pytest.raises(asyncio.CancelledError):
@@ -174,15 +185,17 @@ class TestCancellation:
                     await async_locks.acquire("r")
         assert lock_value("r") is None
 
+    @pytest.mark.usefixtures("_patient_clean_up")
     async def test_of_a_release_is_seen_through(
         self, async_locks: AsyncRedisLockService, proxy: TcpProxy, lock_value: LookUp
     ) -> None:
         lease = await async_locks.acquire("r", ttl=60)
         proxy.hold()
+        before = proxy.connections
         task = asyncio.ensure_future(lease.release())
         await happened(proxy.held)
         task.cancel()
-        await clean_up_begins(proxy)
+        await clean_up_begins(proxy, before)
         proxy.release()
         with pytest.raises(asyncio.CancelledError):
             await task
