@@ -103,7 +103,7 @@ def test_nothing_can_be_done_after_a_release_that_was_answered_with_nonsense(loc
 
 
 def test_a_late_renewal_in_the_background_does_not_cut_short_the_holder_s_own(locks_here):
-    lease = locks_here.acquire("r", ttl=1)
+    lease = locks_here.acquire("r", ttl=10)
     in_the_background = answer(lease, "renewed")
     lease.renew(60)
     assert steps.judge_renewal(lease, 1, in_the_background) is None

@@ -364,10 +364,12 @@ class TestErrors:
     def test_a_lock_of_a_later_format_is_waited_for(
         self, client: redis.Redis, own_valkey: ValkeyProcess
     ) -> None:
-        client.set(keys_of("fencing", "r")[0], "v2|something", px=200)
+        lock = keys_of("fencing", "r")[0]
+        client.set(lock, "v2|something", px=60_000)
         with RedisLockService.from_url(own_valkey.url) as locks:
             with pytest.raises(LockNotAcquiredError, match="another holder"):
                 locks.acquire("r", blocking=False)
+            client.pexpire(lock, 200)
             locks.acquire("r", ttl=10, blocking_timeout=10).release()
 
     @pytest.mark.parametrize("decode", [False, True])

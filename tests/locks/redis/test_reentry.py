@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fencing import FencingUsageError, LockNotAcquiredError, RedisLockService
+from fencing.clock import now
 from fencing.lease import base, blocks, leases
 from fencing.locks.redis import AsyncRedisLockService
 from tests.support.interrupting import handled_before_line
@@ -68,9 +69,11 @@ def test_keepalive_is_the_whole_lease_s(locks: RedisLockService) -> None:
 
 def test_on_lost_is_called_besides_the_others(locks: RedisLockService) -> None:
     told: queue.SimpleQueue[str] = queue.SimpleQueue()
-    outer = locks.acquire("r", ttl=0.2, on_lost=lambda _: told.put("outer"))
-    inner = locks.acquire("r", ttl=0.1, reentrant=True, on_lost=lambda _: told.put("inner"))
+    outer: Any = locks.acquire("r", ttl=60, on_lost=lambda _: told.put("outer"))
+    inner = locks.acquire("r", ttl=1, reentrant=True, on_lost=lambda _: told.put("inner"))
     assert inner is outer
+    outer.trusted_until = now()  # a short ttl could be over before that, on a busy machine
+    outer.watcher.notice(outer)
     assert [told.get(timeout=20), told.get(timeout=20)] == ["outer", "inner"]
 
 
