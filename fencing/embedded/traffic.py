@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,7 @@ class Traffic:
         self._links: set[Link] = set()
         self._connecting: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+        self._place: socket.socket | None = None
         self.swallowed = threading.Event()
         self.withheld = threading.Event()
         self.dropped = threading.Event()
@@ -89,12 +91,17 @@ class Traffic:
         return sum(1 for request in self.requests if not wanted or request[0].upper() in wanted)
 
     async def _listen(self) -> int:
+        if self._place is None:
+            # Keeps the port while nobody listens on it: another process would be given it.
+            self._place = socket.socket()
+            self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            self._place.bind(("127.0.0.1", self.port))
+            self.port = self._place.getsockname()[1]
         if self._server is None:
             self._server = await self._loop.create_server(
-                self._link, "127.0.0.1", self.port, ssl=self._tls
+                self._link, "127.0.0.1", self.port, ssl=self._tls, reuse_port=True
             )
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
+        return self.port
 
     def _link(self) -> asyncio.Protocol:
         return Link(self, self._protocol(), self._loop).client
@@ -224,6 +231,8 @@ class Traffic:
 
     async def _end(self) -> None:
         await self._refuse()
+        if self._place is not None:
+            self._place.close()
         await asyncio.gather(*self._connecting, return_exceptions=True)
         while self._links:  # transports close a turn after they were told
             await self._cut()

@@ -52,6 +52,14 @@ class TestProxy:
             assert client.incr(redis_namespace) == 2
             assert proxy.commands("incrby") == 2
 
+    def test_while_it_refuses_nobody_else_is_given_its_port(self, redis_url: str) -> None:
+        with TcpProxy.to(redis_url) as proxy, socket.socket() as other:
+            proxy.refuse()
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with pytest.raises(OSError, match="in use"):
+                other.bind(("127.0.0.1", proxy.port))
+            proxy.accept()
+
     def test_refuse_and_accept(self, redis_url: str) -> None:
         with TcpProxy.to(redis_url) as proxy, redis.Redis.from_url(proxy.url, retry=None) as client:
             client.ping()
