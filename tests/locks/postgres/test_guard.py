@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-TTL = 0.6
+TTL = 1.5
+"""Of holders that are processes, in seconds: a busy machine may do nothing for a second."""
+
 PATIENCE = 30.0
 EVICT_AFTER = 0.2
 
