@@ -70,8 +70,10 @@ async def test_a_release_wakes_one_waiter(
         ]
         while (await locks.inspect("r")).waiters < 11:
             pass
-        await asyncio.sleep(0.3)  # all of them watch
-        before = proxy.commands()
+        session: Any = others._session
+        while len(session._watches) < 10 or session._outstanding:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+        before = proxy.commands()  # all of them watch now
         await lease.release()
         second = await first
         await asyncio.sleep(0.3)
