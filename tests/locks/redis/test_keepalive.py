@@ -14,7 +14,7 @@ import pytest
 
 from fencing import LeaseExpiredError, LeaseLostError, LockServiceError
 from fencing.clock import now
-from fencing.keepalive import keepers
+from fencing.keepalive import keepers, rules
 from fencing.locks.redis.scripts import keys_of
 from tests.contract.facade import ThreadedLease, ThreadedLocks, in_thread
 
@@ -87,13 +87,16 @@ async def test_nothing_is_renewed_once_the_lease_is_released(locks, proxy, lock_
 
 
 async def test_what_is_due_together_travels_together(locks, proxy):
+    began_at = now()
     leases = [await locks.acquire(f"r{n}", ttl=3, keepalive=True) for n in range(50)]
+    acquired_in = now() - began_at
     ends = [lease.trusted_until for lease in leases]
     while any(lease.trusted_until == end for lease, end in zip(leases, ends, strict=True)):
         await asyncio.sleep(0.02)
         assert not any(lease.lost for lease in leases)
-    # One moment of asking for each pipeline.
-    assert len({own(lease).trusted_until for lease in leases}) < 10
+    # One moment of asking for each pipeline, which takes along what would be due a little later.
+    pipelines = len({own(lease).trusted_until for lease in leases})
+    assert pipelines < 4 + acquired_in / rules.early(3)
     for lease in leases:
         await lease.release()
 
