@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from fencing.errors import LockNotAcquiredError, LockServiceError
+from fencing.locks.redis import waiting
 from fencing.locks.redis.permissions import acl_rules
 from fencing.locks.redis.scripts import keys_of
 from tests.locks.redis.waiting import Server, begun, service, until
@@ -25,8 +26,14 @@ MESSAGE = b"\r\nmessage\r\n"
 
 class TestBeingWoken:
     async def test_a_release_wakes_the_waiter(
-        self, locks: Any, others: Any, server: Server, proxy: TcpProxy
+        self,
+        locks: Any,
+        others: Any,
+        server: Server,
+        proxy: TcpProxy,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
+        monkeypatch.setattr(waiting, "REFRESH_SECONDS", 600)  # it does not ask by itself
         held = await others.acquire("r", ttl=30)
         task = begun(locks)
         await server.queued()
