@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from redis.crc import key_slot
 
 from fencing.embedded.asking import ask, until
-from fencing.embedded.places import free_port
 from fencing.embedded.valkey import ValkeyProcess
 
 if TYPE_CHECKING:
@@ -45,11 +44,11 @@ class _Node(ValkeyProcess):
 
     def __init__(self, *arguments: str) -> None:
         super().__init__("--cluster-enabled", "yes", *arguments)
-        self.bus = free_port()
+        self.bus = self._free_port()
 
     def _choose_ports(self) -> None:
         super()._choose_ports()
-        self.bus = free_port()
+        self.bus = self._free_port()
 
     def _ports(self) -> Sequence[str]:
         return *super()._ports(), "--cluster-port", str(self.bus)

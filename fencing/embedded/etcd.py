@@ -10,7 +10,7 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from fencing.embedded.data import ServerWithData
-from fencing.embedded.places import find_program, free_port
+from fencing.embedded.places import find_program
 from fencing.embedded.process import ServerProcess, Signals
 
 if TYPE_CHECKING:
@@ -69,13 +69,13 @@ class EtcdProcess(ServerWithData):
         self._program = program or find_program("etcd", "etcd-server")
         self._arguments = arguments
         self._scheme = scheme
-        self._choose_others()
         signals = Signals(orderly=signal.SIGTERM, disposal=signal.SIGKILL, orphaned=signal.SIGKILL)
         super().__init__(ServerProcess("etcd", signals, in_memory=True), None)
+        self._choose_others()
 
     def _choose_others(self) -> None:
-        self._peer_port = free_port()
-        self._metrics_port = free_port()
+        self._peer_port = self._free_port()
+        self._metrics_port = self._free_port()
 
     def _choose_ports(self) -> None:
         super()._choose_ports()

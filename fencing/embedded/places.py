@@ -8,8 +8,13 @@ import os
 import random
 import shutil
 import socket
+import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
 
 __all__ = [
     "EmbeddedServerError",
@@ -103,21 +108,31 @@ def find_program(name: str, package: str) -> str:
     return found
 
 
-def free_port() -> int:
-    """Find a TCP port on 127.0.0.1 that nobody listens on.
+def free_port(kept: ExitStack | None = None) -> int:
+    """Find a TCP port on 127.0.0.1 that nobody has.
+
+    Args:
+        kept: As long as this is not closed, the port is kept from all others who look for one in
+            this way: while no server listens there yet, and while one is away. On Linux, where a
+            server of any process can listen there all the same.
 
     Returns:
-        The port. Another process may take it before the caller does.
+        The port. Where it is not kept another process may take it before the caller does.
 
     Raises:
         EmbeddedServerError: If a hundred ports were all taken.
     """
-    for port in random.SystemRandom().sample(PORTS, 100):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with contextlib.suppress(OSError):
-                probe.bind(("127.0.0.1", port))
-                return port
+    for port in random.SystemRandom().sample(PORTS, min(100, len(PORTS))):
+        probe = socket.socket()
+        # Without SO_REUSEADDR: in vain also where somebody else only keeps the port.
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            stack.enter_context(probe)
+            probe.bind(("127.0.0.1", port))
+            if kept is not None and sys.platform == "linux":
+                # Two may have a port with this, unless both listen.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                kept.push(stack.pop_all())
+            return port
     message = "no free port on 127.0.0.1"
     raise EmbeddedServerError(message)
 

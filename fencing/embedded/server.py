@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from abc import ABC, abstractmethod
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, ClassVar
 
 from fencing.embedded.clocks import FalseClock
@@ -48,7 +49,8 @@ class LocalServer(ABC):
                 raise
             process.environment.update(self._clock.environment)
         self._fixed_port = port is not None
-        self.port = free_port() if port is None else port
+        self._kept = ExitStack()
+        self.port = self._free_port() if port is None else port
 
     @property
     def pid(self) -> int | None:
@@ -71,9 +73,13 @@ class LocalServer(ABC):
     def launch(self) -> None:
         """Start it without waiting until it serves; `await_ready` must follow."""
 
+    def _free_port(self) -> int:
+        """A port that is kept for this server until it is closed, also while it is away."""
+        return free_port(self._kept)
+
     def _choose_ports(self) -> None:
         """Take free ports instead of those that another process has taken."""
-        self.port = free_port()
+        self.port = self._free_port()
 
     @abstractmethod
     def _serves(self) -> bool:
@@ -135,6 +141,7 @@ class LocalServer(ABC):
     def close(self) -> None:
         """End it and remove its files."""
         self.process.close()
+        self._kept.close()
 
     def __enter__(self) -> Self:
         if self.pid is None:

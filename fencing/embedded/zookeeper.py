@@ -123,12 +123,13 @@ class Ensemble:
     """
 
     def __init__(self) -> None:
-        members = "".join(
-            f"server.{number}=127.0.0.1:{free_port()}:{free_port()}\n" for number in (1, 2, 3)
-        )
         self._stack = contextlib.ExitStack()
         self.servers: list[ZooKeeperProcess] = []
         with contextlib.ExitStack() as stack:
+            members = "".join(
+                f"server.{number}=127.0.0.1:{free_port(stack)}:{free_port(stack)}\n"
+                for number in (1, 2, 3)
+            )
             for number in (1, 2, 3):
                 server = ZooKeeperProcess(settings=members, number=number)
                 stack.callback(server.close)

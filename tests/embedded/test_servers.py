@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+import re
 import shutil
 import socket
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,11 +18,10 @@ import pytest
 import redis
 
 from fencing import embedded
-from fencing.embedded import cluster as cluster_module
-from fencing.embedded import etcd as etcd_module
 from fencing.embedded import places
 from fencing.embedded import postgres as postgres_module
 from fencing.embedded import server as server_module
+from fencing.embedded.cluster import ValkeyCluster
 from fencing.embedded.etcd import EtcdProcess
 from fencing.embedded.pgbouncer import PgBouncer
 from fencing.embedded.zookeeper import Ensemble, ZooKeeperProcess
@@ -256,18 +258,21 @@ class TestAPortIsTaken:
         taken: int,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        ports = [taken, places.free_port()]
-        monkeypatch.setattr(server_module, "free_port", lambda: ports.pop(0))
+        ports = [taken]
+        monkeypatch.setattr(
+            server_module,
+            "free_port",
+            lambda kept: ports.pop() if ports else places.free_port(kept),
+        )
         with server() as running:
             assert running.port != taken
             assert not ports
 
     @pytest.mark.parametrize(
-        ("module", "make"),
+        "make",
         [
-            (cluster_module, lambda: cluster_module.ValkeyCluster(3)),
+            lambda: ValkeyCluster(3),
             pytest.param(
-                etcd_module,
                 EtcdProcess,
                 marks=pytest.mark.skipif(not shutil.which("etcd"), reason="etcd is not installed"),
             ),
@@ -275,11 +280,13 @@ class TestAPortIsTaken:
         ids=["cluster", "etcd"],
     )
     def test_of_the_others_that_a_server_has(
-        self, module: Any, make: Callable[[], Any], taken: int, monkeypatch: pytest.MonkeyPatch
+        self, make: Callable[[], Any], taken: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        ports = [taken]
+        ports = [taken, places.free_port()]  # from its end: the first is that for clients
         monkeypatch.setattr(
-            module, "free_port", lambda: ports.pop() if ports else places.free_port()
+            server_module,
+            "free_port",
+            lambda kept: ports.pop() if ports else places.free_port(kept),
         )
         with make():
             assert not ports
@@ -290,6 +297,44 @@ class TestAPortIsTaken:
             embedded.ValkeyProcess(port=taken),
         ):
             pass
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere ports are not kept")
+class TestAPortIsKept:
+    @staticmethod
+    def is_kept(port: int) -> bool:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(places, "PORTS", [port])
+            try:
+                return places.free_port() != port
+            except embedded.EmbeddedServerError:
+                return True
+
+    def test_for_a_server_that_is_away(self) -> None:
+        with embedded.ValkeyProcess() as valkey:
+            valkey.kill()
+            assert self.is_kept(valkey.port)
+            valkey.start()
+
+    def test_until_it_is_closed(self) -> None:
+        valkey = embedded.ValkeyProcess()
+        assert self.is_kept(valkey.port)
+        valkey.close()
+        assert not self.is_kept(valkey.port)
+
+    def test_for_whatever_else_it_has_a_port(self) -> None:
+        with contextlib.ExitStack() as stack:
+            node = ValkeyCluster(1).nodes[0]
+            stack.callback(node.close)
+            assert self.is_kept(node.bus)
+            etcd = EtcdProcess()
+            stack.callback(etcd.close)
+            assert self.is_kept(etcd._peer_port)
+            assert self.is_kept(etcd._metrics_port)
+            ensemble = Ensemble()
+            stack.callback(ensemble.__exit__, None, None, None)
+            for port in re.findall(r":(\d+)", ensemble.servers[0]._more):
+                assert self.is_kept(int(port))
 
 
 class TestDirectories:
