@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
+from fencing.embedded.places import free_port
 from fencing.embedded.protocols import (
     HttpRequests,
     PostgresRequests,
@@ -57,9 +59,11 @@ class TcpProxy(Traffic):
         counting: bool = True,
     ) -> None:
         super().__init__(asyncio.new_event_loop(), (host, port), protocol, tls, counting=counting)
+        self._kept = ExitStack()
+        self.port = free_port(self._kept)
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
-        self.port = self._run(self._listen())
+        self._run(self._listen())
         parts = urlsplit(url)
         user = parts.netloc.rpartition("@")
         netloc = f"{user[0]}{user[1]}127.0.0.1:{self.port}"
@@ -91,7 +95,8 @@ class TcpProxy(Traffic):
     def swallow_reply(self, containing: bytes = b"", *, silently: bool = False) -> None:
         """Lose the reply to the next request.
 
-        The server has executed the request: its reply has arrived here.
+        The server has executed the request: its reply has arrived here. What it answers to a
+        heartbeat meanwhile passes.
 
         Args:
             containing: Only to a request that contains these bytes.
@@ -207,6 +212,7 @@ class TcpProxy(Traffic):
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        self._kept.close()
 
     def __enter__(self) -> Self:
         return self

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from typing import TYPE_CHECKING
 
@@ -65,11 +64,10 @@ class Traffic:
         self._keeping_back: tuple[bytes, ...] = ()
         self._kept_back: list[tuple[Link, bytes]] = []
         self._delays = (0.0, 0.0)
-        self._holding = self._apart = False
+        self._holding = self._apart = self._refusing = False
         self._links: set[Link] = set()
         self._connecting: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
-        self._place: socket.socket | None = None
         self.swallowed = threading.Event()
         self.withheld = threading.Event()
         self.dropped = threading.Event()
@@ -90,24 +88,21 @@ class Traffic:
         wanted = {name.upper().encode() for name in names}
         return sum(1 for request in self.requests if not wanted or request[0].upper() in wanted)
 
-    async def _listen(self) -> int:
-        if self._place is None:
-            # Keeps the port while nobody listens on it: another process would be given it.
-            self._place = socket.socket()
-            self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            self._place.bind(("127.0.0.1", self.port))
-            self.port = self._place.getsockname()[1]
+    async def _listen(self) -> None:
+        self._refusing = False
         if self._server is None:
             self._server = await self._loop.create_server(
-                self._link, "127.0.0.1", self.port, ssl=self._tls, reuse_port=True
+                self._link, "127.0.0.1", self.port, ssl=self._tls
             )
-        return self.port
 
     def _link(self) -> asyncio.Protocol:
         return Link(self, self._protocol(), self._loop).client
 
     def opened(self, link: Link) -> None:
         """A client has connected."""
+        if self._refusing:  # it was accepted just before
+            link.without_server(told=True)
+            return
         self.connections += 1
         self._links.add(link)
         if self._holding:
@@ -139,14 +134,16 @@ class Traffic:
         for what, containing in list(self._armed.items()):
             said = (unfinished + data, *(part for request in requests for part in request))
             if any(containing in part for part in said):
+                if what not in self._armed:  # disarmed just now
+                    continue
                 if what == "drop":
                     self._drops -= 1
                     link.cut()
                     if not self._drops:
-                        del self._armed[what]
+                        self._armed.pop(what, None)
                         self.dropped.set()
                     return
-                del self._armed[what]
+                self._armed.pop(what, None)
                 if what in ("swallow", "silence"):
                     link.swallowing = what
                 else:
@@ -177,7 +174,7 @@ class Traffic:
         """A server has said something."""
         if link.silent:
             return
-        if link.swallowing is not None:
+        if link.swallowing is not None and not link.requests.is_heartbeat(data):
             if link.swallowing == "silence":
                 link.silent = True
             else:
@@ -224,16 +221,26 @@ class Traffic:
             link.cut()
 
     async def _refuse(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        self._refusing = True
+        server, self._server = self._server, None
+        if server is not None:
+            for listening in server.sockets:
+                self._loop.remove_reader(listening.fileno())
+            # Those accepted in this turn are attached to it in the next, or never closed if it is.
+            await asyncio.sleep(0)
+            server.close()
         await self._cut()
 
     async def _end(self) -> None:
         await self._refuse()
-        if self._place is not None:
-            self._place.close()
-        await asyncio.gather(*self._connecting, return_exceptions=True)
+        # Who was accepted just before is connected two turns later, or still greets in TLS.
+        for _ in range(2):
+            await asyncio.sleep(0)
+        greeting = asyncio.all_tasks() - {asyncio.current_task(), *self._connecting}
+        for task in greeting:
+            task.cancel()
+        await asyncio.gather(*self._connecting, *greeting, return_exceptions=True)
         while self._links:  # transports close a turn after they were told
             await self._cut()
             await asyncio.sleep(0)
+        await asyncio.sleep(0)  # those that are no links, too

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
 import os
 import socket
 import struct
 import threading
+import warnings
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING
 
@@ -14,6 +17,7 @@ import psycopg
 import pytest
 import redis
 
+from fencing.embedded import places
 from fencing.embedded.asking import until
 from fencing.embedded.proxy import TcpProxy
 from tests.support.databases import plain_url
@@ -52,13 +56,24 @@ class TestProxy:
             assert client.incr(redis_namespace) == 2
             assert proxy.commands("incrby") == 2
 
-    def test_while_it_refuses_nobody_else_is_given_its_port(self, redis_url: str) -> None:
-        with TcpProxy.to(redis_url) as proxy, socket.socket() as other:
-            proxy.refuse()
-            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with pytest.raises(OSError, match="in use"):
-                other.bind(("127.0.0.1", proxy.port))
-            proxy.accept()
+    def test_what_a_heartbeat_is_answered_is_not_the_reply(self) -> None:
+        def frame(body: bytes) -> bytes:
+            return struct.pack("!I", len(body)) + body
+
+        alive = frame(struct.pack("!iqi", -2, 0, 0))
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            address = f"zookeeper://127.0.0.1:{listening.getsockname()[1]}/"
+            with TcpProxy.to(address) as proxy, connected(proxy) as client:
+                proxy.swallow_reply(b"wanted")
+                client.sendall(frame(b"hello") + frame(struct.pack("!iI", 1, 4) + b"wanted"))
+                server, _ = listening.accept()
+                with server:
+                    server.sendall(alive)
+                    assert received(client, len(alive)) == alive
+                    assert not proxy.swallowed.is_set()
+                    server.sendall(frame(b"the reply"))
+                    assert proxy.swallowed.wait(10)
+                    assert ends(client)
 
     def test_refuse_and_accept(self, redis_url: str) -> None:
         with TcpProxy.to(redis_url) as proxy, redis.Redis.from_url(proxy.url, retry=None) as client:
@@ -71,18 +86,47 @@ class TestProxy:
             proxy.accept()
             assert client.ping()
 
+    @pytest.mark.parametrize("turns", range(5))
+    def test_whoever_was_accepted_just_before_is_refused_as_well(
+        self, redis_url: str, turns: int
+    ) -> None:
+        async def refuse_just_after(proxy: TcpProxy) -> socket.socket:
+            client = connected(proxy)  # by the system, which the loop is told of in its next turn
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await proxy._refuse()
+            return client
+
+        gc.collect()  # what others have left
+        with warnings.catch_warnings(record=True) as left:
+            warnings.simplefilter("always")
+            with TcpProxy.to(redis_url) as proxy:
+                with proxy._run(refuse_just_after(proxy)) as client:
+                    assert ends(client)
+                with pytest.raises(ConnectionRefusedError):
+                    connected(proxy)
+            gc.collect()
+        assert [str(each.message) for each in left] == []
+
+    def test_its_port_is_kept_while_it_refuses(
+        self, redis_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with TcpProxy.to(redis_url) as proxy:
+            proxy.refuse()
+            monkeypatch.setattr(places, "PORTS", [proxy.port])
+            with pytest.raises(places.EmbeddedServerError, match="no free port"):
+                places.free_port()
+            proxy.accept()
+
     def test_held_replies_arrive_when_released(self, redis_url: str) -> None:
-        with (
-            TcpProxy.to(redis_url) as proxy,
-            redis.Redis.from_url(proxy.url, retry=None, socket_timeout=0.1) as client,
-        ):
-            client.ping()
+        with TcpProxy.to(redis_url) as proxy, connected(proxy) as client:
+            assert answer(client, b"ECHO 1") == b"$1\r\n1\r\n"
             proxy.hold()
-            with pytest.raises(redis.TimeoutError):
-                client.ping()
-            assert proxy.held.is_set()
+            client.sendall(b"ECHO 2\r\n")
+            assert proxy.held.wait(10)
+            assert hears_nothing(client)
             proxy.release()
-            assert client.ping()
+            assert received(client, 7) == b"$1\r\n2\r\n"
 
     def test_messages_to_postgresql_are_counted(self, database: str) -> None:
         with (
@@ -235,49 +279,44 @@ class TestSilence:
     def test_a_reply_may_be_lost_without_a_word(
         self, redis_url: str, redis_client: redis.Redis, redis_namespace: str
     ) -> None:
-        with (
-            TcpProxy.to(redis_url) as proxy,
-            redis.Redis.from_url(proxy.url, retry=None, socket_timeout=0.2) as client,
-        ):
-            client.ping()
+        incr = f"INCR {redis_namespace}".encode()
+        with TcpProxy.to(redis_url) as proxy, connected(proxy) as client:
             proxy.swallow_reply(b"INCR", silently=True)
-            with pytest.raises(redis.TimeoutError):
-                client.incr(redis_namespace)
+            client.sendall(incr + b"\r\n")
             assert proxy.swallowed.wait(10)
+            assert hears_nothing(client)
             assert redis_client.get(redis_namespace) == b"1"
-            assert client.incr(redis_namespace) == 2  # on another connection
+            with connected(proxy) as another:
+                assert answer(another, incr) == b":2\r\n"
 
     def test_a_partition_tells_nobody_and_delivers_late(
         self, redis_url: str, redis_client: redis.Redis, redis_namespace: str
     ) -> None:
-        with (
-            TcpProxy.to(redis_url) as proxy,
-            redis.Redis.from_url(proxy.url, retry=None, socket_timeout=0.2) as client,
-        ):
-            client.ping()
+        incr = f"INCR {redis_namespace}\r\n".encode()
+        with TcpProxy.to(redis_url) as proxy, connected(proxy) as client:
+            assert answer(client, b"PING") == b"+PONG\r\n"
             proxy.partition()
-            for _ in ("a connection there was", "a new one"):
-                with pytest.raises(redis.TimeoutError):
-                    client.incr(redis_namespace)
+            client.sendall(incr)
+            with connected(proxy) as another:
+                another.sendall(incr)
+                assert hears_nothing(another)
+            assert hears_nothing(client)
             assert redis_client.get(redis_namespace) is None
             proxy.heal()
-            until(lambda: redis_client.get(redis_namespace) == b"1", "it was not delivered")
-            assert client.ping()
+            until(lambda: redis_client.get(redis_namespace) == b"2", "it was not delivered")
+            assert received(client, 4) in (b":1\r\n", b":2\r\n")
 
     def test_a_partition_hides_the_end_of_a_server(self, own_valkey: ValkeyProcess) -> None:
-        with (
-            TcpProxy.to(own_valkey.url) as proxy,
-            redis.Redis.from_url(proxy.url, retry=None, socket_timeout=0.2) as client,
-        ):
-            client.ping()
+        with TcpProxy.to(own_valkey.url) as proxy, connected(proxy) as client:
+            assert answer(client, b"PING") == b"+PONG\r\n"
             proxy.partition()
             own_valkey.kill()
-            for _ in ("a connection there was", "a new one"):
-                with pytest.raises(redis.TimeoutError):
-                    client.ping()
-            proxy.heal()
-            with pytest.raises(redis.ConnectionError):
-                client.ping()
+            with connected(proxy) as another:
+                assert hears_nothing(client)
+                assert hears_nothing(another)
+                proxy.heal()
+                assert ends(client)
+                assert ends(another)
 
 
 def test_what_is_delayed_keeps_its_order(redis_url: str) -> None:
@@ -315,6 +354,41 @@ def message(kind: bytes, *parts: bytes) -> bytes:
     """One of PostgreSQL's."""
     body = b"".join(parts)
     return kind + struct.pack("!I", 4 + len(body)) + body
+
+
+def connected(proxy: TcpProxy) -> socket.socket:
+    """A client that waits for long."""
+    return socket.create_connection(("127.0.0.1", proxy.port), timeout=10)
+
+
+def received(client: socket.socket, size: int) -> bytes:
+    """So many bytes, in however many packets they come."""
+    said = b""
+    while len(said) < size and (chunk := client.recv(size - len(said))):
+        said += chunk
+    return said
+
+
+def answer(client: socket.socket, command: bytes) -> bytes:
+    """What a Redis says to one command: a line, and another if the first tells its length."""
+    client.sendall(command + b"\r\n")
+    said = b""
+    while said.count(b"\r\n") < 1 + said.startswith(b"$"):
+        said += received(client, 1)
+    return said
+
+
+def hears_nothing(client: socket.socket) -> bool:
+    """Whether nothing comes for a while, not even an end."""
+    before = client.gettimeout()
+    client.settimeout(0.2)
+    try:
+        client.recv(1)
+    except TimeoutError:
+        return True
+    finally:
+        client.settimeout(before)
+    return False
 
 
 def ends(client: socket.socket) -> bool:
