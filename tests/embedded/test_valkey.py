@@ -26,7 +26,9 @@ def test_what_a_kill_leaves(persistence: Persistence, policy: str) -> None:
         if persistence == "everysec":
             until(lambda: info(valkey, "aof_pending_bio_fsync") == "0", "it was not flushed")
         if persistence == "snapshot":
+            assert any(ask(valkey, "CONFIG GET", "save").values())
             ask(valkey, "SAVE")
+            ask(valkey, "CONFIG SET", "save", "")  # the next would be a second later
         ask(valkey, "SET", "y", 1)
         valkey.kill()
         valkey.start()
