@@ -124,7 +124,7 @@ class ValkeyCluster:
         raise LookupError(slot)
 
     def await_in_step(self, replica: ValkeyProcess) -> None:
-        """Wait until a replica is linked to its primary and has all that it has written."""
+        """Wait until a replica is linked to its primary: it has all that was written before."""
 
         def linked() -> bool:
             info = self.ask(replica, "INFO", "replication")
@@ -145,8 +145,6 @@ class ValkeyCluster:
             for number, node in enumerate(self.nodes):
                 # So that whatever happens first, no two nodes are of one age.
                 self.ask(node, "CLUSTER SET-CONFIG-EPOCH", number + 1)
-            for node in self.nodes:
-                self.ask(self.nodes[0], "CLUSTER MEET", "127.0.0.1", node.port, node.bus)
             until(self._met, "the nodes did not meet")
             self._replicate()
             until(self._formed, "the cluster did not form")
@@ -162,10 +160,28 @@ class ValkeyCluster:
             self.await_in_step(replica)
 
     def _met(self) -> bool:
+        """Whether all know each other; the first is told of whom it does not know, or no longer.
+
+        It forgets who has not answered it for a second.
+        """
+        first, *others = self.nodes
+        told = self._known_to(first)
+        for node in others:
+            if node.port not in told:
+                self.ask(first, "CLUSTER MEET", "127.0.0.1", node.port, node.bus)
+        ports = {node.port for node in self.nodes}
         return all(
-            self.ask(node, "CLUSTER INFO")["cluster_known_nodes"] == str(len(self.nodes))
+            {port for port, shaking in self._known_to(node).items() if not shaking} == ports
             for node in self.nodes
         )
+
+    def _known_to(self, node: ValkeyProcess) -> dict[int, bool]:
+        """The ports of those that a node knows, and whether they have still to shake hands."""
+        known = self.ask(node, "CLUSTER NODES")
+        return {
+            int(address.rpartition(":")[2]): "handshake" in each["flags"]
+            for address, each in known.items()
+        }
 
     def _formed(self) -> bool:
         for node in self.nodes:

@@ -21,6 +21,7 @@ from fencing import embedded
 from fencing.embedded import places
 from fencing.embedded import postgres as postgres_module
 from fencing.embedded import server as server_module
+from fencing.embedded.asking import until
 from fencing.embedded.cluster import ValkeyCluster
 from fencing.embedded.etcd import EtcdProcess
 from fencing.embedded.pgbouncer import PgBouncer
@@ -335,6 +336,16 @@ class TestAPortIsKept:
             stack.callback(ensemble.__exit__, None, None, None)
             for port in re.findall(r":(\d+)", ensemble.servers[0]._more):
                 assert self.is_kept(int(port))
+
+
+def test_a_cluster_s_nodes_meet_again_when_they_have_given_each_other_up() -> None:
+    """As one does whoever does not answer it for a second while they meet."""
+    with ValkeyCluster(1, spare=1) as cluster:
+        first, other = cluster.nodes
+        cluster.ask(first, "CLUSTER FORGET", cluster.name_of(other))
+        cluster.ask(other, "CLUSTER FORGET", cluster.name_of(first))
+        assert not cluster._met()
+        until(cluster._met, "they did not meet again")
 
 
 class TestDirectories:
