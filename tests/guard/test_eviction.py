@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     Zombie = Callable[[str], tuple[ChildProcess, int]]
 
-TTL = 0.6
+TTL = 1.0
 PATIENCE = 30.0
 EVICT_AFTER = 0.2
 ACTIVITY = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = %s AND "
@@ -186,7 +186,7 @@ def test_who_may_not_end_them_waits_and_is_told_why(
     _, backend = make_zombie("commit")
     guard = Guard(locks, make_engine(stranger), evict_after=EVICT_AFTER)
     with pytest.raises(LockNotAcquiredError) as late:
-        guard.acquire(f"account:{account}", ttl=PATIENCE, blocking_timeout=4 * EVICT_AFTER + TTL)
+        guard.acquire(f"account:{account}", ttl=PATIENCE, blocking_timeout=TTL + 2.0)
     assert late.value.blocked_by == (backend,)
     assert "pg_signal_backend" in late.value.__notes__[0]
     assert bank.value("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", backend) == 1

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Zombie = Callable[..., ChildProcess]
 
-TTL = 0.6
+TTL = 1.0
 PATIENCE = 15.0
 
 
@@ -113,7 +113,7 @@ def test_one_that_is_stopped_while_it_receives_rows_is_ended_over_tcp(
 def test_one_that_is_stopped_in_a_long_statement_is_ended_too(
     guard: Guard, engine: Engine, bank: Bank, account: int, make_zombie: Zombie
 ) -> None:
-    child = make_zombie("busy")
+    child = make_zombie("busy", ttl=3.0)
     backend = child.wait_for("open")["pid"]
     bank.wait_until(
         "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = 'PgSleep')",

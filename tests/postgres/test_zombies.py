@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.support.bank import Bank
     from tests.support.child import Parent
 
-TTL = 0.6
+TTL = 1.0
 PATIENCE = 15.0
 READ = "SELECT balance FROM accounts WHERE id = %s"
 WRITE = "UPDATE accounts SET balance = %s WHERE id = %s"
@@ -37,8 +37,8 @@ def zombie(
     locks = RedisLockService.from_url(redis_url, namespace=namespace)
     with (
         postgres.PsycopgGuard(locks, url) as guard,
-        guard.acquire(f"account:{account}", ttl=TTL) as lease,
         psycopg.connect(url) as connection,
+        guard.acquire(f"account:{account}", ttl=TTL) as lease,
         ExitStack() as block,
     ):
         if how == "entered":

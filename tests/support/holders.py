@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine, create_engine, event, text
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 NO_LIMITS = text(
     "SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ("
-    "'idle_in_transaction_session_timeout', 'statement_timeout', 'transaction_timeout')"
+    "'idle_in_transaction_session_timeout', 'statement_timeout', 'transaction_timeout', "
+    "'tcp_user_timeout')"
 )
 
 
@@ -38,6 +39,12 @@ def guarding(redis_url: str, namespace: str, url: str) -> Iterator[tuple[Guard, 
     engine.dispose()
 
 
+def warm_up(engine: Engine, account: int) -> None:
+    """Connect, and map: nothing of which a short lease has to last for."""
+    with Session(engine) as session:
+        session.get_one(Account, account)
+
+
 def zombie(
     parent: Parent, redis_url: str, namespace: str, url: str, account: int, ttl: float, how: str
 ) -> None:
@@ -46,11 +53,13 @@ def zombie(
     Reports "open" and waits for "go on"; "past the check" it does so only after its own deadline
     has been checked, when the next message is as good as sent. Then it reports "refused" or "done".
     """
-    with (
-        guarding(redis_url, namespace, url) as (guard, engine),
-        guard.acquire(f"account:{account}", ttl=ttl, keepalive="kept" in how) as lease,
-        Session(engine) as session,
-    ):
+    with ExitStack() as stack:
+        guard, engine = stack.enter_context(guarding(redis_url, namespace, url))
+        warm_up(engine, account)
+        lease = stack.enter_context(
+            guard.acquire(f"account:{account}", ttl=ttl, keepalive="kept" in how)
+        )
+        session = stack.enter_context(Session(engine))
         row = session.get_one(Account, account)
         row.balance = 0
         session.flush()
@@ -98,11 +107,11 @@ def writes_what_it_computed(
     parent: Parent, redis_url: str, namespace: str, url: str, account: int, ttl: float
 ) -> None:
     """Writes in a second transaction what it computed in its first; stopped before its entry."""
-    with (
-        guarding(redis_url, namespace, url) as (guard, engine),
-        guard.acquire(f"account:{account}", ttl=ttl) as lease,
-        Session(engine) as session,
-    ):
+    with ExitStack() as stack:
+        guard, engine = stack.enter_context(guarding(redis_url, namespace, url))
+        warm_up(engine, account)
+        lease = stack.enter_context(guard.acquire(f"account:{account}", ttl=ttl))
+        session = stack.enter_context(Session(engine))
         computed = session.get_one(Account, account).balance - 1
         session.rollback()
 
