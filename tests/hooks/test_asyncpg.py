@@ -81,7 +81,7 @@ async def test_a_token_of_eight_bytes_is_admitted_and_presented(
 async def test_a_session_that_its_limit_has_ended_while_it_was_idle_is_expired_or_stale(
     guard, engine, bank: Bank, account: int, resource: str, act: str, overtaken
 ) -> None:
-    async with guard.acquire(resource, ttl=0.3) as lease, AsyncSession(engine) as session:
+    async with guard.acquire(resource, ttl=1.0) as lease, AsyncSession(engine) as session:
         await session.execute(DEBIT, {"id": account})
         await asyncio.to_thread(bank.wait_until_gone, await session.scalar(PID))
         # The server's word counts here, not our own clock's.

@@ -165,7 +165,7 @@ class TestEndedSessions:
     def test_one_that_is_ended_during_a_statement_past_its_trust_is_expired_or_stale(
         self, guard: Guard, engine: Engine, bank: Bank, resource: str, *, overtaken: bool
     ) -> None:
-        with guard.acquire(resource, ttl=0.3) as lease, Session(engine) as session:
+        with guard.acquire(resource, ttl=1.0) as lease, Session(engine) as session:
             if overtaken:
                 # The successor's admission goes through as soon as the session has ended.
                 from concurrent.futures import ThreadPoolExecutor
@@ -189,7 +189,7 @@ class TestEndedSessions:
     def test_an_idle_one_that_its_limit_has_ended_says_so(
         self, guard: Guard, engine: Engine, bank: Bank, resource: str
     ) -> None:
-        with guard.acquire(resource, ttl=0.2) as lease, Session(engine) as session:
+        with guard.acquire(resource, ttl=1.0) as lease, Session(engine) as session:
             bank.wait_until_gone(session.scalar(PID))
             with pytest.raises(LeaseExpiredError):
                 session.execute(text("SELECT 1"))
@@ -230,7 +230,7 @@ class TestEndedSessions:
         self, async_guard: AsyncGuard, async_engine: AsyncEngine, resource: str
     ) -> None:
         async with (
-            async_guard.acquire(resource, ttl=0.3) as lease,
+            async_guard.acquire(resource, ttl=1.0) as lease,
             AsyncSession(async_engine) as session,
         ):
             with pytest.raises(LeaseExpiredError):

@@ -65,7 +65,7 @@ async def test_so_it_is_under_asyncio(
 def test_renewing_a_lease_does_not_extend_a_transaction(
     guard: Guard, engine: Engine, bank: Bank, resource: str, act: str
 ) -> None:
-    with guard.acquire(resource, ttl=0.5) as lease, engine.connect() as connection:
+    with guard.acquire(resource, ttl=1.0) as lease, engine.connect() as connection:
         pid = connection.scalar(PID)
         lease.renew(ttl=60)
         if act == "commit":

@@ -134,7 +134,7 @@ def test_so_does_its_kernel_over_tcp(
         found = connection.scalar(text("SELECT current_setting('tcp_user_timeout')"))
         assert 0 < int(found) <= 30_000  # in ms, without a unit
         connection.rollback()
-    with guard.acquire(f"{resource}:short", ttl=0.6), engine.connect() as connection:
+    with guard.acquire(f"{resource}:short", ttl=0.9), engine.connect() as connection:
         # A slow answer is not a dead client.
         assert connection.scalar(text("SELECT current_setting('tcp_user_timeout')")) == "1000"
     with guard.suspended(), engine.connect() as connection:
@@ -211,7 +211,7 @@ def test_an_idle_transaction_is_limited_after_one_row_and_after_many(
     guard: Guard, engine: Engine, bank: Bank, account: int, resource: str, rows: int
 ) -> None:
     """A driver may send many as a pipeline, whose last message stops the limit before 17."""
-    with guard.acquire(resource, ttl=0.3), engine.connect() as connection:
+    with guard.acquire(resource, ttl=1.0), engine.connect() as connection:
         pid = connection.scalar(text("SELECT pg_backend_pid()"))
         connection.execute(
             text("UPDATE accounts SET balance = 0 WHERE id = :id"), [{"id": account}] * rows

@@ -30,7 +30,7 @@ def test_a_body_wins_over_the_end_of_its_session(
     guard: Guard, engine: Engine, bank: Bank, resource: str, kind: str, failure: type
 ) -> None:
     begin = Session(engine) if kind == "session" else engine.connect()
-    with pytest.raises(failure), guard.acquire(resource, ttl=0.4), begin as it, it.begin():
+    with pytest.raises(failure), guard.acquire(resource, ttl=1.0), begin as it, it.begin():
         bank.wait_until_gone(it.scalar(PID))
         raise failure
 
@@ -59,7 +59,7 @@ async def test_a_cancelled_task_is_cancelled(
     pids: list[int] = []
 
     async def work() -> None:
-        async with async_guard.acquire(resource, ttl=0.4), AsyncSession(async_engine) as session:
+        async with async_guard.acquire(resource, ttl=1.0), AsyncSession(async_engine) as session:
             pids.append(await session.scalar(PID))
             began.set()
             await asyncio.Event().wait()
@@ -77,7 +77,7 @@ def test_the_session_can_be_used_again(
     guard: Guard, engine: Engine, account: int, bank: Bank, resource: str
 ) -> None:
     with Session(engine) as session:
-        with pytest.raises(BodyError), guard.acquire(resource, ttl=0.4), session.begin():
+        with pytest.raises(BodyError), guard.acquire(resource, ttl=1.0), session.begin():
             bank.wait_until_gone(session.scalar(PID))
             raise BodyError
         with guard.acquire(resource), session.begin():

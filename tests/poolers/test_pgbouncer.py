@@ -186,7 +186,7 @@ class TestZombies:
         self, pooled_guard: Guard, pooled: Engine, bank: Bank, account, resource
     ) -> None:
         with Session(pooled) as session:
-            with pooled_guard.acquire(resource, ttl=0.3):
+            with pooled_guard.acquire(resource, ttl=1.0):
                 session.get_one(BareAccount, account).balance -= 10
                 session.flush()
                 bank.wait_until_gone(session.scalar(text("SELECT pg_backend_pid()")))
