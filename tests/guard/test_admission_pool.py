@@ -184,8 +184,8 @@ async def _acquire(guard, resource):
 
 
 def test_a_statement_time_out_of_the_role_is_not_ours_to_hide(make_engine, bank, resource):
-    engine = make_engine(connect_args={"options": "-c statement_timeout=100"})
-    old = Guard(ScriptedLocks(), engine).acquire(resource)
+    old = Guard(ScriptedLocks(), make_engine()).acquire(resource)
+    engine = make_engine(connect_args={"options": "-c statement_timeout=500"})
     with (
         holding(bank, old),
         pytest.raises(LockNotAcquiredError, match="time-out that its role or database"),

@@ -227,8 +227,9 @@ def _milliseconds(session: psycopg.Connection, name: str) -> float | None:
 def test_a_limit_is_the_trust_that_is_left(session, name):
     skip_unless_set(session, name)
     before = setting(session, name)
-    enter(session, limit_ms=400)
-    assert 300 <= _milliseconds(session, name) <= 400
+    limit = 499 if name == "client_connection_check_interval" else 60_000
+    enter(session, limit_ms=limit)
+    assert limit * 0.75 <= _milliseconds(session, name) <= limit
     session.commit()
     assert setting(session, name) == before
 
@@ -239,28 +240,30 @@ def test_the_client_is_looked_after_twice_a_second_at_least(session):
 
 
 @pytest.mark.parametrize("name", LIMITS)
-@pytest.mark.parametrize("own", ["100", "3h", "1d"])
+@pytest.mark.parametrize("own", ["shorter", "3h", "1d"])
 def test_a_limit_is_never_longer_than_the_users_own(session, name, own):
     skip_unless_set(session, name)
+    if own == "shorter":  # and no shorter than what is done under those that end something
+        own = "100ms" if name == "client_connection_check_interval" else "1min"
     session.execute(f"SET {name} = '{own}'")
     session.commit()
     enter(session, limit_ms=7_200_000)
-    most = {"100": 100, "3h": 7_200_000, "1d": 7_200_000}[own]
+    most = {"100ms": 100, "1min": 60_000, "3h": 7_200_000, "1d": 7_200_000}[own]
     if name == "client_connection_check_interval":
         most = min(most, 500)
     else:
         assert _milliseconds(session, "client_connection_check_interval") == 500
     assert most * 0.99 <= _milliseconds(session, name) <= most
     session.rollback()
-    assert setting(session, name) == {"100": "100ms", "3h": "3h", "1d": "1d"}[own]
+    assert setting(session, name) == own
 
 
 @pytest.mark.parametrize("name", LIMITS)
 def test_entering_again_never_lengthens_a_limit(session, name):
     skip_unless_set(session, name)
-    enter(session, limit_ms=1000)
+    enter(session, limit_ms=20_000)
     enter(session, limit_ms=60_000)
-    assert _milliseconds(session, name) <= 1000
+    assert _milliseconds(session, name) <= 20_000
 
 
 @pytest.mark.parametrize("limit_ms", [0, -5])
@@ -284,10 +287,10 @@ def test_without_a_limit_only_a_client_that_is_gone_ends_it(session):
 
 
 def test_an_idle_transaction_ends_with_its_trust_and_lets_its_successor_in(session, admin):
-    enter(session, limit_ms=300)
     started = time.monotonic()
+    enter(session, limit_ms=300)
     assert admit(admin, 2, BOB, wait_ms=10_000) is True
-    assert time.monotonic() - started > 0.1
+    assert time.monotonic() - started > 0.25
 
 
 def test_a_transaction_that_keeps_busy_is_ended_from_17_on(session, admin):
@@ -296,9 +299,12 @@ def test_a_transaction_that_keeps_busy_is_ended_from_17_on(session, admin):
     session.execute("SET LOCAL transaction_timeout = '1h'")  # running, and to be shortened
     enter(session, limit_ms=400)
     started = time.monotonic()
-    with refused("25P04"):
+    with pytest.raises(psycopg.Error) as caught:  # noqa: PT012 - one of them is ended
         while time.monotonic() - started < 10:
             session.execute("SELECT pg_sleep(0.05)")
+    # As above: who is sending just then may not hear why.
+    sqlstate = caught.value.sqlstate
+    assert sqlstate == "25P04" or (sqlstate is None and session.closed)
 
 
 @pytest.mark.parametrize(
