@@ -35,6 +35,13 @@ def pooler(database_url: str) -> Iterator[PgBouncer]:
 @pytest.fixture(scope="session")
 def narrow(database_url: str) -> Iterator[PgBouncer]:
     """A PgBouncer with one connection to each database."""
+    with PgBouncer(database_url, pool_size=1) as pooler:
+        yield pooler
+
+
+@pytest.fixture(scope="session")
+def impatient(database_url: str) -> Iterator[PgBouncer]:
+    """The same, and who waits for that connection is soon turned away."""
     with PgBouncer(database_url, pool_size=1, query_wait_timeout=1) as pooler:
         yield pooler
 

@@ -168,11 +168,12 @@ class TestNothingLeaks:
         assert bank.balance(account) == 80
 
     def test_an_admission_inside_a_transaction_needs_a_second_connection_of_the_pooler(
-        self, locks, first: Engine, resource
+        self, locks, impatient: PgBouncer, bank: Bank, make_engine, resource
     ) -> None:
         """There is none: PgBouncer gives up after its query_wait_timeout, whatever ours is."""
-        guard = Guard(locks, first)
-        with Session(first) as session:
+        only = make_engine(impatient.address(bank.url), connect_args=UNPREPARED)
+        guard = Guard(locks, only)
+        with Session(only) as session:
             session.execute(text("SELECT 1"))
             with pytest.raises(DBAPIError, match="query_wait_timeout"):
                 guard.acquire(resource, blocking_timeout=0.1)

@@ -252,10 +252,16 @@ def test_two_prunings_at_a_time_do_not_disturb_each_other(owner, connect):
 
 
 class Admissions(threading.Thread):
-    """Admits resources of its own, and tries what must be refused."""
+    """Admits resources of its own, and tries what must be refused.
 
-    def __init__(self, connection: psycopg.Connection, mine: list[str], seed: int) -> None:
+    At least 400 times, and until enough has been pruned meanwhile.
+    """
+
+    def __init__(
+        self, connection: psycopg.Connection, mine: list[str], seed: int, enough: threading.Event
+    ) -> None:
         super().__init__()
+        self.enough = enough
         self.connection = connection
         self.marks = dict.fromkeys(mine, 0)
         self.random = random.Random(seed)
@@ -263,7 +269,9 @@ class Admissions(threading.Thread):
 
     def run(self) -> None:
         try:
-            for _ in range(400):
+            for attempt in range(20_000):
+                if attempt >= 400 and self.enough.is_set():
+                    break
                 self.attempt(self.random.choice(list(self.marks)), self.random.randint(-3, 3))
         except Exception as error:  # noqa: BLE001 -- told by the test
             self.wrong.append(repr(error))
@@ -290,7 +298,8 @@ class Admissions(threading.Thread):
 @pytest.mark.parametrize("seed", range(3))
 def test_beside_admissions_no_mark_ever_falls(owner, connect, seed):
     names = neighbours(owner, 12)
-    threads = [Admissions(connect(), names[n::3], seed * 10 + n) for n in range(3)]
+    enough = threading.Event()
+    threads = [Admissions(connect(), names[n::3], seed * 10 + n, enough) for n in range(3)]
     for thread in threads:
         thread.start()
     pruned = 0
@@ -301,5 +310,7 @@ def test_beside_admissions_no_mark_ever_falls(owner, connect, seed):
             "    SELECT g.ctid FROM fencing.fence AS g FOR UPDATE SKIP LOCKED))"
         )
         pruned += prune(owner)[0]
+        if pruned > 20:
+            enough.set()
     assert [each for thread in threads for each in thread.wrong] == []
     assert pruned > 20

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from fencing import AsyncGuard, Guard, fenced_by
+from fencing.embedded.asking import until
 from fencing.verification import Verification
 from tests.support.scripted import AsyncScriptedLocks, ScriptedLocks
 
@@ -102,10 +103,7 @@ def test_it_leaves_no_connection_behind(make_guard, site):
     with make_guard() as guard:
         guard.verify()
         # A session is listed until its process has ended.
-        for _ in range(200):
-            if sessions() == (0,):
-                break
-        assert sessions() == (0,)
+        until(lambda: sessions() == (0,), "a session of it is left")
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])

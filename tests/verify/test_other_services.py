@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from fencing import LockServiceError, connect, connect_async
 from fencing.cli.main import main
+from fencing.embedded.asking import until
 from fencing.embedded.etcd import EtcdProcess, ask_etcd
 from fencing.embedded.zookeeper import Ensemble, ZooKeeperProcess
 from fencing.locks.etcd import verifying as etcd_verifying
@@ -162,6 +163,8 @@ async def test_an_ensemble_and_what_is_left_of_it_without_a_quorum() -> None:
         assert codes(one) == {"auth-off": "info", "endpoint-single": "info"}
         for server in ensemble.servers[:2]:
             server.kill()
+        survivor = ensemble.servers[2]
+        until(lambda: b"Mode:" not in survivor.says(b"srvr"), "it has not noticed")
         left = await verified("sync", ensemble.url)
         assert codes(left) == {
             "node-closed": "error",

@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from fencing import Guard, StaleFenceError
+from fencing.embedded.asking import until
 from fencing.schema import ddl
 from fencing.schema.names import FENCE_KEPT, IMPLAUSIBLE_TOKEN, UNFENCED
 from fencing.verification import expected
@@ -251,12 +252,15 @@ def test_nobody_reads_a_holder_off_what_a_session_is_doing(own_site, sessions):
         engine.begin() as connection,
         psycopg.connect(own_site.url, autocommit=True) as admin,
     ):
-        seen = admin.execute(
-            "SELECT query FROM pg_stat_activity WHERE query ~ 'fencing'"
-        ).fetchall()
+        seen: list[tuple[str]] = []
+
+        def entered() -> bool:
+            seen.extend(admin.execute("SELECT query FROM pg_stat_activity").fetchall())
+            return any("fencing.enter" in query for (query,) in seen)
+
+        until(entered, "the entry was not seen")  # it is sent, and nobody awaits its answer
         connection.execute(sa.text(DEBIT))
-        seen += admin.execute("SELECT query FROM pg_stat_activity").fetchall()
-        assert any("fencing.enter" in query for (query,) in seen)
+        entered()
         assert not [query for (query,) in seen if lease.holder in query]
     engine.dispose()
 
