@@ -90,11 +90,16 @@ def test_a_fault_that_is_ended_early_leaves_a_database_that_serves(stage, chance
 @pytest.mark.skipif(not database.can_suspend(), reason="tells nobody a process's children")
 def test_all_processes_stop_and_go_on(stage, chance, connect):
     worker = connect()
-    processes = [stage.postgres.pid, *database.children_of(stage.postgres.pid)]
+    pid = worker.scalar(text("SELECT pg_backend_pid()"))
     striking = database.suspend(stage, chance)
     next(striking)
     try:
+        # Listed now: before, there may have been some that were about to end.
+        children = database.children_of(stage.postgres.pid)
+        assert pid in children
+        processes = [stage.postgres.pid, *children]
         await_states(processes, stopped=True)
+        assert {state_of(stage.postgres.pid), state_of(pid)} == {"T"}
     finally:
         striking.close()
     await_states(processes, stopped=False)
@@ -102,11 +107,17 @@ def test_all_processes_stop_and_go_on(stage, chance, connect):
 
 
 def await_states(processes, *, stopped):
-    """Until all are, or the test's time is up."""
+    """Until all are, or the test's time is up; whoever has ended is neither."""
     for pid in processes:
         while (state_of(pid) == "T") != stopped:
+            if state_of(pid) in {"Z", "ended"}:
+                break
             time.sleep(0.001)
 
 
 def state_of(pid):
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return "ended"
+    return state.rpartition(")")[2].split()[0]
