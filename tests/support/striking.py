@@ -36,6 +36,10 @@ class Most(Random):
         """The larger."""
         return max(a, b)
 
+    def uniform(self, a: float, b: float) -> float:
+        """The larger."""
+        return max(a, b)
+
 
 class Struck:
     """The servers of a lock service, as a run has them.
