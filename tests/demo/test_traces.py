@@ -47,7 +47,7 @@ def test_no_trace_after_a_signal_while_a_is_stopped(
     servers: Servers, act: str, number: signal.Signals
 ):
     # A ttl that is long enough for A to be still stopped, and B waiting, when the signal comes.
-    ttl = "60" if act == "Act 1" else "0.5"
+    ttl = "60" if act == "Act 1" else "2"
     with servers.start_demo("--ttl", ttl) as process:
         read_until(process, act)
         read_until(process, "is stopped (SIGSTOP)")
