@@ -292,13 +292,16 @@ class TestReEntry:
 
 
 class TestDropped:
-    """Nobody can release it any more, so it must not be renewed until a collector comes by."""
+    """Nobody can release it any more, so it must not be renewed until a collector comes by.
+
+    It is to be renewed so late that its keeper does not hold it in that moment.
+    """
 
     def test_a_guarded_lease_is_gone_at_once(self, guard: Guard, resource: str) -> None:
         gc.collect()
         gc.disable()
         try:
-            lease = guard.acquire(resource, ttl=TTL, keepalive=True)
+            lease = guard.acquire(resource, ttl=3600, keepalive=True)
             gone = weakref.ref(lease)
             del lease
             assert gone() is None
@@ -309,7 +312,7 @@ class TestDropped:
         gc.collect()
         gc.disable()
         try:
-            lease = await async_guard.acquire(resource, ttl=TTL, keepalive=True)
+            lease = await async_guard.acquire(resource, ttl=3600, keepalive=True)
             gone = weakref.ref(lease)
             del lease
             assert gone() is None
