@@ -102,7 +102,7 @@ class ZooKeeperProcess(ServerWithData):
     def says(self, word: bytes) -> bytes:
         """What it answers to one of its four-letter words; nothing if it cannot be asked."""
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1.0) as connection:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=5.0) as connection:
                 connection.sendall(word)
                 return b"".join(iter(lambda: connection.recv(4096), b""))
         except OSError:

@@ -164,7 +164,7 @@ async def test_an_ensemble_and_what_is_left_of_it_without_a_quorum() -> None:
         for server in ensemble.servers[:2]:
             server.kill()
         survivor = ensemble.servers[2]
-        until(lambda: b"Mode:" not in survivor.says(b"srvr"), "it has not noticed")
+        until(lambda: b"not currently serving" in survivor.says(b"srvr"), "it has not noticed")
         left = await verified("sync", ensemble.url)
         assert codes(left) == {
             "node-closed": "error",
