@@ -14,7 +14,7 @@ from fencing.locks.asking import BaseCall, Pause, Trouble
 from fencing.locks.redis.durability import PLAIN
 from fencing.locks.redis.scripts import RELEASE
 from fencing.locks.redis.waiting import LISTEN_SECONDS
-from fencing.request import MAX_TOKEN
+from fencing.request import count_in
 
 if TYPE_CHECKING:
     from fencing.errors import LockServiceError
@@ -244,12 +244,12 @@ class Call(BaseCall):
     def token_in(self, facts: list[str]) -> int:
         """The token an answer carries; one that cannot be counted with exactly is nonsense."""
         token = facts[0] if facts else ""
-        if not (token.isascii() and token.isdecimal() and 1 <= int(token) <= MAX_TOKEN):
+        if not (count := count_in(token)):
             raise self.error(
                 f"the lock carries the token {token[:40]!r}, which is not from 1 to 2**53 - 1; "
                 "the key was written by something else: look at it and delete it"
             )
-        return int(token)
+        return count
 
     def unusable(self, found: str, reply: Reply) -> LockServiceError:
         """The error for an answer that no token can come of."""

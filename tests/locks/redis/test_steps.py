@@ -213,6 +213,14 @@ class TestTrouble:
         play.fail(after=TROUBLE_SECONDS)
         assert play.ask().script is RELEASE
 
+    @pytest.mark.parametrize("token", ["0", "-1", "²", str(MAX_TOKEN + 1), "9" * 5000])
+    def test_what_is_no_token_is_told_as_such(self, token: str) -> None:
+        play = play_acquire().answer("granted", token)
+        assert play.ask().script is RELEASE
+        with pytest.raises(LockServiceError, match="not from 1 to") as caught:
+            play.answer("released")
+        assert len(str(caught.value)) < 400
+
     def test_the_clean_up_failing_does_not_hide_why(self) -> None:
         play = play_acquire().fail(passing=False)
         with pytest.raises(LockServiceError, match="out of order"):
