@@ -108,7 +108,8 @@ async def test_also_when_he_gives_up(
     service: RedisLockService, locks: Any, others: Any, server: Server, how: str
 ) -> None:
     held = [await others.acquire(resource, ttl=30) for resource in "rs"]
-    first = begun(locks, "r", blocking_timeout=0.7 if how == "time" else 20)
+    # So long that whoever looks sees him wait, also where a busy machine does nothing for a second.
+    first = begun(locks, "r", blocking_timeout=3 if how == "time" else 20)
     await until(lambda: service._redis._waiters.subscribers and reads(service) == "waiter")
     second = begun(locks, "s")
     await server.queued(1, "s")
