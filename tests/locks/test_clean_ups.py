@@ -65,7 +65,8 @@ def request(resource: str = "r") -> AcquireRequest:
 
 
 def lease() -> Lease:
-    return Lease(None, resource="r", token=7, holder=HOLDER, owner="me", ttl=60.0, asked_at=0.0)  # type: ignore[arg-type] # it is not asked
+    nobody: Any = None  # is asked
+    return Lease(nobody, resource="r", token=7, holder=HOLDER, owner="me", ttl=60.0, asked_at=0.0)
 
 
 CALLS: dict[str, Callable[[], Generator[Any, Any, Any]]] = {

@@ -138,9 +138,9 @@ SAID = {
 @pytest.mark.parametrize("connection", [redis.Connection, redis.asyncio.Connection])
 @pytest.mark.parametrize("server", SAID)
 def test_what_is_missing_is_told_as_such_however_the_server_says_it(
-    server: str, connection: type
+    server: str, connection: Any
 ) -> None:
-    parse: Any = connection()._parser.parse_error  # type: ignore[attr-defined]
+    parse = connection()._parser.parse_error
     for said in SAID[server]:
         trouble = trouble_of(parse(said), at=0.0)
         assert not trouble.passing
