@@ -46,6 +46,7 @@ STEM = 24
 Answer = tuple[str, ...]
 Came = tuple[Answer | None, Answer | None, Answer | None]
 NOTHING: Came = (None, None, None)
+TOLD: Came = (("absent",), ("absent",), ("absent",))
 
 
 class Node(NamedTuple):
@@ -293,8 +294,10 @@ class _Search:
             # What is given back when time has passed may expire as well.
             if outcome.wanted is not None or not client.tick:
                 state = self.asked(state, number, outcome)
-            if outcome.wanted is None:  # a clean-up, which is waited for only out of politeness
-                return self.goes_on(state, number, NOTHING, name)
+            if outcome.wanted is None:
+                # A clean-up, which is waited for only out of politeness: it goes without answers
+                # once, and is sent again.
+                return self.goes_on(state, number, TOLD if came == NOTHING else NOTHING, name)
             return f"{name}; it goes on", state
         if not isinstance(outcome, Grant):
             done = client._replace(state="done", told=0)

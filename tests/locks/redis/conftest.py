@@ -8,7 +8,7 @@ import pytest
 
 from fencing.embedded.proxy import TcpProxy
 from fencing.locks.asking import BaseCall
-from fencing.locks.redis import AsyncRedisLockService, RedisLockService, together
+from fencing.locks.redis import AsyncRedisLockService, RedisLockService
 from fencing.locks.redis.scripts import keys_of
 from tests.contract.facade import ThreadedLocks
 from tests.locks.redis.waiting import Server
@@ -53,7 +53,6 @@ async def locks(
 def _patient_clean_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clean-up does not give up while a test looks at it, however busy the machine is."""
     monkeypatch.setattr(BaseCall, "clean_up_seconds", 20.0)
-    monkeypatch.setattr(together, "GRACE_SECONDS", 20.0)  # of several locks at once
 
 
 @pytest.fixture
